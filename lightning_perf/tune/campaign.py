@@ -75,13 +75,12 @@ def run_campaign(
         TuneError: The training does not exist, fails without any lever, or takes the whole budget.
         KeyboardInterrupt: Before any lever was measured. Later, the result holds the measurements so far.
     """
-    levers = find_levers(settings.levers)
     budget = Budget(settings.minutes)
     with (
         tempfile.TemporaryDirectory(prefix="lightning-perf-tune-", ignore_cleanup_errors=True) as folder,
         Progress(on_progress, budget.left_s) as progress,
     ):
-        return _Campaign(source, settings, levers, folder, budget, progress, earlier, save).run()
+        return _Campaign(source, settings, folder, budget, progress, earlier, save).run()
 
 
 class _Campaign:
@@ -89,7 +88,6 @@ class _Campaign:
         self,
         source: TrainingSource,
         settings: TuneSettings,
-        levers: tuple[Lever, ...],
         folder: str,
         budget: Budget,
         progress: Progress,
@@ -97,15 +95,14 @@ class _Campaign:
         save: Callable[[TuneResult], None],
     ) -> None:
         self._source, self._settings, self._folder = source, settings, folder
-        self._levers = levers
-        self._budget = budget
-        self._progress = progress
+        self._levers = find_levers(settings.levers)
+        self._budget, self._progress = budget, progress
         self._earlier, self._save = earlier, save
         self._name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}"
         self._code = code_of(source)
         self._pairs = Pairs(self._order_for, settings, budget, progress)
         self._notes = self._pairs.notes
-        self._kept: tuple[str, ...] = ()
+        self._kept: tuple[str, ...] = () if earlier is None else earlier.kept
         self._trials: list[Trial] = []
         self._noise: tuple[Estimate, ...] = ()
         self._guard = LossGuard(())
@@ -113,12 +110,12 @@ class _Campaign:
         self._alone: Pair | None = None
         self._losses: Losses | None = None
         if earlier is not None:
-            self._name, self._kept = earlier.tuning, earlier.kept
-            decided = (trial for trial in earlier.trials if trial.outcome is not Outcome.NOT_APPLICABLE)
-            self._trials = [trial for trial in decided if not is_open(trial)]
-            measured = ", ".join(trial.lever for trial in self._trials) or "no lever"
-            self._notes.append(f"The tuning was resumed. Before that, it had decided on: {measured}.")
-            self._progress.say(f"Resuming after {measured}.")
+            self._name = earlier.tuning
+            applicable = (trial for trial in earlier.trials if trial.outcome is not Outcome.NOT_APPLICABLE)
+            self._trials = [trial for trial in applicable if not is_open(trial)]
+            decided = ", ".join(trial.lever for trial in self._trials) or "no lever"
+            self._notes.append(f"The tuning was resumed. Before that, it had decided on {decided}.")
+            progress.say(f"Resuming after {decided}.")
 
     def run(self) -> TuneResult:
         try:
@@ -210,8 +207,7 @@ class _Campaign:
         for lever in levers:
             found = scouted.profile.prediction(lever)
             if scouted.missing[lever.name] is None and found is not None and found.high >= LEAST_PREDICTION:
-                share = f"{100 * max(found.low, 0.0):.0f} to {100 * found.high:.0f} %"
-                named.setdefault(lever.family, f"{lever.name} ({share})")
+                named.setdefault(lever.family, f"{lever.name} (up to {100 * found.high:.0f} %)")
         if named:
             self._progress.say(
                 f"  predicted to save most of a step: {', '.join([*named.values()][:NAMED_PREDICTIONS])}"

@@ -18,6 +18,7 @@ from lightning_perf.tune.measurement import LEAST_ROUNDS
 from lightning_perf.tune.messages import Order, Ready, Run, Window
 from lightning_perf.tune.progress import Progress
 from lightning_perf.tune.settings import RESERVE_FACTOR, USUAL_ROUNDS, Budget, TuneSettings
+from lightning_perf.workers.channel import M
 from lightning_perf.workers.process import WorkerProcess
 
 WORKER = "lightning_perf.tune.worker:main"
@@ -59,27 +60,25 @@ class Runner:
         """Wait until the training has made its first steps."""
         if self.start_s:
             return
-        try:
-            with trial_errors():
-                self._worker.receive(Ready, timeout_s=self._time_left_s())
-            self.window(FIRST_STEPS)
-        except TrialError:
-            self.failed = True
-            raise
+        self._receive(Ready)
+        self.window(FIRST_STEPS)
         self.start_s = time.monotonic() - self._began_s
 
     def window(self, steps: int) -> Window:
         """Train some steps."""
+        self.last = window = self._receive(Window, Run(steps))
+        self.losses += window.losses
+        return window
+
+    def _receive(self, kind: type[M], order: Run | None = None) -> M:
         try:
             with trial_errors():
-                self._worker.send(Run(steps))
-                window = self._worker.receive(Window, timeout_s=self._time_left_s())
+                if order is not None:
+                    self._worker.send(order)
+                return self._worker.receive(kind, timeout_s=self._time_left_s())
         except TrialError:
             self.failed = True
             raise
-        self.losses += window.losses
-        self.last = window
-        return window
 
     def step_s(self) -> float:
         """Return the time of a step, by windows that are not used for anything else."""
