@@ -274,7 +274,7 @@ class _Campaign:
                     self._trials.append(self._try(lever, scouted))
         spent = sum(trial.reason == SPENT for trial in self._trials)
         if spent and not self._interrupted:
-            self._progress.say(f"The budget is spent: {spent} of {len(levers)} levers were not tried.")
+            self._progress.say(f"The budget is spent. Levers that were not tried: {spent}.")
 
     def _say_what_fits(self, levers: Sequence[Lever]) -> None:
         """Name the levers that the budget has time for, if it does not suffice for all."""
