@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -24,14 +24,15 @@ from lightning_perf.tune.errors import (
     TuneError,
     trial_errors,
 )
-from lightning_perf.tune.levers.lever import Lever
+from lightning_perf.tune.levers.lever import Lever, Setting
 from lightning_perf.tune.levers.loader import Workers
 from lightning_perf.tune.levers.registry import LEVERS, find_lever, find_levers
 from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss, loss_of
-from lightning_perf.tune.messages import Order, Scouted, Site, TrainingSource
+from lightning_perf.tune.messages import Arguments, Order, Scouted, Site, TrainingSource
 from lightning_perf.tune.pairs import Pair, Pairs, start_worker
-from lightning_perf.tune.patch import Patch, make_patch
+from lightning_perf.tune.patch import Patch, find_patch
 from lightning_perf.tune.progress import Progress
+from lightning_perf.tune.project_copy import run_in_copy
 from lightning_perf.tune.result import (
     BEFORE_INTERRUPT,
     NO_TIME,
@@ -49,6 +50,9 @@ from lightning_perf.tune.resume import check_machine, code_of, command_of, insta
 from lightning_perf.tune.settings import CONFIRMING_PAIRS, Budget, TuneSettings
 from lightning_perf.units import describe_left
 from lightning_perf.workers.script import Script
+
+CHECK_SHARE = 0.08
+"""Time for the check of a patch in a copy of the project, also if the budget is spent, as a share of it."""
 
 CERTAIN_LOSS = 0.10
 """A lever with a probed loss of at least this share of the step, at both ends of its range, is not tried."""
@@ -123,8 +127,8 @@ class _Campaign:
                 scouted = self._scout()
                 if self._earlier is not None:
                     check_machine(self._earlier.machine, scouted.machine)
-                sites = (site for found in scouted.sites.values() for site in found if isinstance(site, Site))
-                sources = {site.path: Path(site.path).read_bytes() for site in sites}
+                sites = {site.path for found in scouted.sites.values() for site in found if isinstance(site, Site)}
+                sources = {path: Path(path).read_bytes() for path in sorted(sites.union(scouted.files))}
                 levers = self._in_order(scouted)
                 self._say_predictions(levers, scouted)
                 baseline = self._baseline()
@@ -157,9 +161,7 @@ class _Campaign:
         interrupted: bool,
     ) -> TuneResult:
         settings = {lever.name: scouted.settings[lever.name] for lever in LEVERS if lever.name in self._kept}
-        patch = Patch("", ())
-        if isinstance(self._source, Script):
-            patch = make_patch(settings, scouted.sites, sources, self._source.root)
+        patch = self._patch(settings, scouted, sources, check=not interrupted)
         trials = [_with_successor(trial, self._kept) for trial in self._trials]
         before_s = 0.0 if self._earlier is None else self._earlier.seconds
         return TuneResult(
@@ -188,6 +190,27 @@ class _Campaign:
             diff=patch.diff,
             tuning=self._name,
         )
+
+    def _patch(
+        self, settings: dict[str, tuple[Setting, ...]], scouted: Scouted, sources: dict[str, bytes], *, check: bool
+    ) -> Patch:
+        """Make the patch; `check` where it is uncertain, by a process in a copy of the project."""
+        if not isinstance(self._source, Script):
+            return Patch("", ())
+        until_s = time.monotonic() + max(self._budget.left_s(), CHECK_SHARE * self._budget.total_s)
+
+        def run(texts: Mapping[str, bytes]) -> Arguments | None:
+            left_s = until_s - time.monotonic()
+            if not check or left_s <= 0:
+                return None
+            self._progress.doing("checking the patch in a copy of the project")
+            try:
+                with trial_errors():
+                    return run_in_copy(self._order_for((), 0), texts, left_s)
+            except (TrialError, OSError, KeyboardInterrupt):
+                return None
+
+        return find_patch(settings, scouted, sources, self._source.root, run)
 
     def _scout(self) -> Scouted:
         self._progress.say("Looking at the training, and profiling a few steps …", "profiling a few steps")
