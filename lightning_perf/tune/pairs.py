@@ -214,7 +214,7 @@ class Pairs:
                     other = open_runners.enter_context(closing(start_candidate()))
                     one.begin()
                     other.begin()
-                    if not _fills_memory(other.last):
+                    if candidate or not _fills_memory(other.last):
                         self._choose_windows(one)
                         found = self._side_by_side(
                             one, other, rounds(), left_s, by_sample, may_give_up=bool(candidate) and not fresh
@@ -223,7 +223,7 @@ class Pairs:
                     self._take_turns()
             except TrialError as error:
                 if not is_out_of_memory(error):
-                    if one.failed:
+                    if one.failed and candidate:
                         raise TrialError(f"the training that it was compared with failed: {error}") from error
                     raise
         self.close()  # from here on only one of them is in memory

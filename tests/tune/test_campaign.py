@@ -298,6 +298,22 @@ def test_a_training_that_fails_as_it_is(planted, fault, said):
     assert planted.alive == 0
 
 
+def test_a_training_that_fails_while_it_is_measured_gives_the_cause_once(planted):
+    planted.dies = 3
+    with pytest.raises(TuneError, match=r"^the unchanged training fails: its process was killed by SIGKILL"):
+        tuned()
+    assert planted.alive == 0
+
+
+def test_two_trainings_that_leave_no_memory_run_one_after_the_other(planted):
+    planted.free_bytes = 101
+    result, _ = tuned("channels-last")
+    assert not any("does not hold two trainings" in note for note in result.notes)
+    planted.free_bytes = 99  # less than a tenth of the 1000 that a training holds
+    result, _ = tuned("channels-last")
+    assert any("does not hold two trainings" in note for note in result.notes)
+
+
 def test_an_interrupt_before_anything_is_measured_leaves_nothing_behind(planted):
     planted.faults = {"bf16-mixed": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
