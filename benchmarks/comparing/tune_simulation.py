@@ -1,196 +1,194 @@
-"""Simulate how often `lightning-perf tune` keeps a lever: useless ones, and ones that gain 5 or 10 %.
+"""Simulate whole tunings by `lightning-perf tune`: how often useless levers are kept, and how often useful ones.
 
-The times of windows are random and go through the functions that judge levers. A window's time spreads by 1.15 %. With
-disturbed rounds, one window in one round of ten takes 30 % longer on average (exponentially distributed). With
-different processes, each one is permanently faster or slower, by a normal 0.5 %. A trial has three processes, like a
-real one: the baseline, the baseline again, and the training with the lever.
+The tunings are real, with their budget, order and decisions. Only the processes are simulated, on their own clock: they
+start in 6 s, and a step takes 50 ms. In each tuning, 8 levers apply. One of them may gain or lose, the others do
+nothing. The random spread of a window falls with the square root of its length.
 
 Run as ``python -m benchmarks.comparing.tune_simulation``: prints a Markdown table and writes it to
-``benchmarks/results/``. It takes some seconds.
+``benchmarks/results/``. It takes about ten minutes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks.options import make_parser
-from lightning_perf.statistics.location import paired_ratio
-from lightning_perf.statistics.ranks import walsh_ratio
-from lightning_perf.statistics.values import Estimate, Float64Array
-from lightning_perf.tune.campaign import CONFIRMING_PAIRS
-from lightning_perf.tune.measurement import is_confirmed, is_gain
-from lightning_perf.tune.settings import TuneSettings
+from lightning_perf.tune import campaign, pairs
+from lightning_perf.tune.levers.lever import Machine, Setting
+from lightning_perf.tune.levers.registry import LEVERS
+from lightning_perf.tune.messages import Order, Profile, Ready, Run, Scouted, Window
+from lightning_perf.tune.result import TuneResult
+from lightning_perf.tune.settings import USUAL_WINDOW_S, TuneSettings
+from lightning_perf.workers.process import WorkerTimeoutError
 
 RESULTS = Path(__file__).parents[1] / "results" / "tune_simulation.md"
-WINDOW_SPREAD = 0.0115
-DISTURBED_ROUNDS = 0.1
-DISTURBANCE = 0.3
-PROCESS_SPREAD = 0.005
+STEP_S, START_S = 0.05, 6.0
+NAMES = ("channels-last", "fused-optimizer", "keep-memory", "bf16-mixed", "cudnn-benchmark", "workers-1", "workers-2")
+USEFUL, USELESS = NAMES[0], (*NAMES[1:], "compile")
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """The true properties of the machine and the lever.
+class Noise:
+    """How the times of a machine vary.
 
     Attributes:
         name: In words.
-        gain: Share of the time that the lever saves.
-        disturbed: Whether some rounds are.
-        differ: Whether processes differ for good.
+        window: Standard deviation of the log time of a window of 0.75 s.
+        process: Standard deviation of the log time of a process, for good.
+        slow: Share of processes that are slower by `slowdown`, as by page faults.
+        slowdown: Their additional log time.
+        freedom: Degrees of freedom of Student's t for both spreads; infinite for normal ones.
+        disturbed: Share of windows that take 30 % longer on average, exponentially distributed.
+        drift: Amplitude of slow waves of the machine's speed, with a period of 100 s.
     """
 
     name: str
-    gain: float = 0.0
-    disturbed: bool = False
-    differ: bool = False
+    window: float = 0.0115
+    process: float = 0.0
+    slow: float = 0.0
+    slowdown: float = 0.1
+    freedom: float = math.inf
+    disturbed: float = 0.0
+    drift: float = 0.0
 
 
-SCENARIOS = (
-    Scenario("nothing gained"),
-    Scenario("… disturbed", disturbed=True),
-    Scenario("… processes differ", differ=True),
-    Scenario("5 % gained, disturbed", gain=0.05, disturbed=True),
+MACHINES = (
+    Noise("quiet"),
+    Noise("processes differ by 1 %", process=0.01),
+    Noise("processes differ by 2 %", process=0.02),
+    Noise("half of the processes 10 % slower", slow=0.5, slowdown=math.log(1.1)),
+    Noise("one process of five 20 % slower", slow=0.2, slowdown=math.log(1.2)),
+    Noise("speed drifts by ±20 %", process=0.005, drift=0.2),
+    Noise("heavy tails (Student's t, 2 degrees of freedom)", process=0.01, freedom=2),
+    Noise("shared with others", window=0.06, process=0.02, disturbed=0.1, drift=0.1),
 )
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Times of the windows of a trial, ``(rounds,)`` each.
-
-    Attributes:
-        noise: The training as it is and once more, in the same rounds.
-        lever: The training as it is and with the lever, in the same rounds.
-    """
-
-    noise: tuple[Float64Array, Float64Array]
-    lever: tuple[Float64Array, Float64Array]
-
-
-RULES: dict[str, Callable[[Trial], bool]] = {
-    "Student's interval below 1": lambda trial: _below_1(paired_ratio(*trial.lever)),
-    "signed-rank interval below 1": lambda trial: _below_1(walsh_ratio(*trial.lever)),
-    "**and beyond the training's own noise**": lambda trial: is_gain(
-        walsh_ratio(*trial.lever), walsh_ratio(*trial.noise)
-    ),
-}
-
-
-def draw(scenario: Scenario, rounds: int, rng: np.random.Generator) -> Trial:
-    """One trial."""
-    base, twin, candidate = np.exp(rng.normal(0, PROCESS_SPREAD, 3)) if scenario.differ else np.ones(3)
-    return Trial(
-        _windows(base, twin, scenario, rounds, rng),
-        _windows(base, candidate * (1 - scenario.gain), scenario, rounds, rng),
-    )
-
-
-def _windows(
-    one: float, other: float, scenario: Scenario, rounds: int, rng: np.random.Generator
-) -> tuple[Float64Array, Float64Array]:
-    times = np.array([[one], [other]]) * np.exp(rng.normal(0, WINDOW_SPREAD, (2, rounds)))
-    if scenario.disturbed:
-        hit = np.flatnonzero(rng.random(rounds) < DISTURBED_ROUNDS)
-        times[rng.integers(0, 2, len(hit)), hit] *= 1 + rng.exponential(DISTURBANCE, len(hit))
-    return times[0], times[1]
-
-
-def _below_1(ratio: Estimate) -> bool:
-    return ratio.high is not None and ratio.high < 1
-
-
-def table(trials: int, rounds: int) -> str:
-    """How often each rule keeps the lever, as a Markdown table."""
-    lines = [
-        f"| kept when | {' | '.join(scenario.name for scenario in SCENARIOS)} |",
-        f"|---|{'---:|' * len(SCENARIOS)}",
-    ]
-    drawn = [
-        [draw(scenario, rounds, rng) for _ in range(trials)]
-        for scenario, rng in zip(SCENARIOS, np.random.default_rng(0).spawn(len(SCENARIOS)), strict=True)
-    ]
-    for name, kept in RULES.items():
-        shares = [sum(map(kept, each)) / trials for each in drawn]
-        lines.append(f"| {name} | {' | '.join(f'{100 * share:.1f} %' for share in shares)} |")
-    return "\n".join(lines)
-
-
-SPREADS = (0.0, 0.005, 0.01, 0.02)
-LEVERS = 8
-
-
-def tuning(spread: float, gains: Sequence[float], rounds: int, rng: np.random.Generator) -> tuple[bool, bool]:
-    """Simulate a whole tuning, with processes that differ by a normal `spread`.
+class Simulation:
+    """A machine with a clock of its own, which trains in simulated processes.
 
     Args:
-        spread: Standard deviation of the time of processes.
-        gains: The share of the time that each lever saves.
-        rounds: Windows of each side in a pair of processes.
-        rng: Random numbers.
-
-    Returns:
-        Whether any lever passes one pair of processes, and whether any passes the two fresh pairs after it too.
+        gain: Share of the time that the useful lever saves.
     """
-    quiet = Scenario("quiet")
 
-    def pair(base: float, candidate: float) -> Estimate:
-        return walsh_ratio(*_windows(base, candidate, quiet, rounds, rng))
+    def __init__(self, noise: Noise, gain: float, seed: int) -> None:
+        self.noise, self.gain = noise, gain
+        self.clock_s = 0.0
+        self.random = np.random.default_rng(seed)
 
-    def process() -> float:
-        return float(np.exp(rng.normal(0, spread)))
+    def spread(self, deviation: float) -> float:
+        """Return a random log time."""
+        normal, freedom = self.random.normal(0, deviation), self.noise.freedom
+        return normal if math.isinf(freedom) else normal / math.sqrt(self.random.chisquare(freedom) / freedom)
 
-    base = process()
-    noise = [pair(base, process()), pair(base, process())]
-    screened = kept = False
-    for gain in gains:
-        pairs = [pair(base, process() * (1 - gain))]
-        if not is_gain(pairs[0], noise[0]):
-            continue
-        screened = True
-        pairs += [pair(process(), process() * (1 - gain)) for _ in range(CONFIRMING_PAIRS)]
-        kept = kept or is_confirmed(pairs, noise, LEVERS)
-    return screened, kept
+    def tune(self, minutes: float) -> TuneResult:
+        """Tune once."""
+
+        def clock() -> float:
+            return self.clock_s
+
+        with (
+            patch.object(pairs, "WorkerProcess", lambda _, order, **__: Process(self, order)),
+            patch("time.monotonic", clock),
+            patch("time.perf_counter", clock),
+            patch.object(campaign, "installed_versions", dict),
+        ):
+            return campaign.run_campaign(b"", TuneSettings(minutes=minutes), lambda _: None)
 
 
-def family_table(tunings: int, rounds: int) -> str:
-    """How often a tuning keeps any of several useless levers, and one that gains, as a Markdown table."""
+class Process(nullcontext["Process"]):
+    """A worker process of the simulation, with the methods of `WorkerProcess` that a tuning calls."""
+
+    def __init__(self, simulation: Simulation, order: Order) -> None:
+        super().__init__(self)
+        self.simulation, self.steps = simulation, 0
+        noise = simulation.noise
+        self.log_time = simulation.spread(noise.process) + noise.slowdown * (simulation.random.random() < noise.slow)
+        if USEFUL in order.levers:
+            self.log_time += math.log1p(-simulation.gain)
+        self.ready_s = simulation.clock_s + START_S
+
+    def send(self, run: Run) -> None:
+        """Take an order."""
+        self.steps = run.steps
+
+    def receive(self, kind: type, timeout_s: float) -> Any:
+        """Answer it, which takes time of the simulation."""
+        simulation = self.simulation
+        if kind is Window:
+            seconds = self._seconds(self.steps * STEP_S)
+            answer: Any = Window(seconds, self.steps, self.steps, (1.0,) * self.steps)
+        else:
+            seconds = max(self.ready_s - simulation.clock_s, 0.0)
+            answer = Ready() if kind is Ready else _scouted()
+        simulation.clock_s += min(seconds, timeout_s)
+        if seconds > timeout_s:
+            raise WorkerTimeoutError("too late")
+        return answer
+
+    def _seconds(self, usual_s: float) -> float:
+        simulation, noise = self.simulation, self.simulation.noise
+        log_time = self.log_time + simulation.spread(noise.window * math.sqrt(USUAL_WINDOW_S / usual_s))
+        log_time += noise.drift * math.sin(2 * math.pi * simulation.clock_s / 100)
+        hit = simulation.random.random() < noise.disturbed
+        return float(usual_s * math.exp(log_time) * (1 + hit * simulation.random.exponential(0.3)))
+
+    def close(self) -> None:
+        """End it."""
+
+
+def _scouted() -> Scouted:
+    applying = (USEFUL, *USELESS)
+    missing = {lever.name: None if lever.name in applying else "not simulated" for lever in LEVERS}
+    settings: dict[str, tuple[Setting, ...]] = {name: (Setting("", line=name),) for name in applying}
+    return Scouted(Machine("cpu", None, 2, "simulated"), missing, settings, Profile())
+
+
+def share_kept(noise: Noise, gain: float, minutes: float, tunings: int) -> float:
+    """Return the share of tunings that keep the useful lever, or any one if none is useful."""
+    kept = [Simulation(noise, gain, seed).tune(minutes).kept for seed in range(tunings)]
+    return sum(bool(names) if gain <= 0 else USEFUL in names for names in kept) / tunings
+
+
+GAINS = (0.0, -0.1, 0.01, 0.05, 0.1, 0.3)
+
+
+def table(minutes: float, tunings: int) -> str:
+    """Return how often levers are kept on each machine, as a Markdown table."""
     lines = [
-        f"| processes differ by | any of {LEVERS} useless passes a pair | … is kept | 10 % gained | 5 % gained |",
-        "|---|---:|---:|---:|---:|",
+        "| machine | nothing helps: any kept | one loses 10 %: any kept | 1 % gained | 5 % | 10 % | 30 % |",
+        f"|---|{'---:|' * len(GAINS)}",
     ]
-    for spread, rng in zip(SPREADS, np.random.default_rng(1).spawn(len(SPREADS)), strict=True):
-        useless = [tuning(spread, [0.0] * LEVERS, rounds, rng) for _ in range(tunings)]
-        shares = [sum(each) / tunings for each in zip(*useless, strict=True)]
-        shares += [
-            sum(tuning(spread, [gain], rounds, rng)[1] for _ in range(tunings)) / tunings for gain in (0.1, 0.05)
-        ]
-        lines.append(f"| {100 * spread:g} % | {' | '.join(f'{100 * share:.1f} %' for share in shares)} |")
+    for noise in MACHINES:
+        # Shares close to 0 need more tunings.
+        found = [share_kept(noise, gain, minutes, tunings if gain == 0 else tunings // 5) for gain in GAINS]
+        lines.append(f"| {noise.name} | {' | '.join(f'{100 * share:.1f} %' for share in found)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Simulate, print and write."""
     parser = make_parser(__doc__, RESULTS)
-    parser.add_argument("--trials", type=int, default=4000)
-    parser.add_argument("--tunings", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, nargs="+", default=[TuneSettings.rounds, 8])
+    parser.add_argument("--tunings", type=int, default=500)
+    parser.add_argument("--minutes", type=float, nargs="+", default=[TuneSettings.minutes, 3.0])
     options = parser.parse_args()
     parts = [
         "# How often a lever is kept",
         (
-            f"Written by `python -m benchmarks.comparing.tune_simulation`: {options.tunings} tunings, "
-            f"{options.trials} trials. The times of windows spread by {100 * WINDOW_SPREAD:.3g} %."
+            f"Written by `python -m benchmarks.comparing.tune_simulation`: {options.tunings} tunings of 8 levers for "
+            f"the first column, {options.tunings // 5} for each other. The last four columns are the shares in which a "
+            "lever with that gain is kept."
         ),
-        "## Whole tunings",
-        f"{TuneSettings.rounds} rounds. The last two columns are the shares in which a lever with that gain is kept.",
-        family_table(options.tunings, TuneSettings.rounds),
-        "## Single pairs of processes",
     ]
-    for rounds in options.rounds:
-        parts += [f"{rounds} rounds:", table(options.trials, rounds)]
+    for minutes in options.minutes:
+        parts += [f"## {minutes:g} minutes", table(minutes, options.tunings)]
     text = "\n\n".join(parts) + "\n"
     print(text)
     options.results.write_text(text, encoding="utf-8")

@@ -18,6 +18,7 @@ from lightning_perf.arguments import (
     positive,
     print_progress,
     progress_printer,
+    share,
     write_output,
 )
 from lightning_perf.errors import ExitCode
@@ -41,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "training. Each change runs in a fresh process, in short windows that alternate with the current best "
         "setting. The result lists the predicted and the measured gain, and for a script a patch with the changes. "
         "A script runs up to its first trainer.fit, once per process. Options go before the script. Everything after "
-        "the script belongs to the script. Your files stay unchanged without --apply.",
+        "the script belongs to the script. Your files stay unchanged without --apply. If you interrupt a tuning with "
+        "-o, or its budget is too small, run the same command again to resume.",
         usage="[OPTIONS] SCRIPT [ARGS ...] | PKG:NAME",
         examples=(
             "lightning-perf tune -o tuning train.py --lr 0.1",
@@ -49,8 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "lightning-perf tune mypackage.training:make",
         ),
         exit_codes={
-            ExitCode.SUCCESS: "tuned, whether or not a lever was kept",
+            ExitCode.SUCCESS: "tuned; with --gate, no lever saves as much",
+            ExitCode.CHECK_FAILED: "--gate: the kept levers certainly save as much",
             ExitCode.USAGE: "wrong usage, or the unchanged training fails",
+            ExitCode.INCONCLUSIVE: "--gate: a lever may save as much, or there was no time to decide on it",
             ExitCode.INTERRUPTED: "interrupted by Ctrl-C; prints the results so far",
         },
     )
@@ -69,12 +73,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list(trials, "--levers", metavar="NAME", help="levers or families to try (default: all that apply)")
     add_printed_list(trials, _lever_lines, things="the levers and their families")
     add_count(
-        trials, "--rounds", default=12, help="windows of each setting in one trial, 6 to 50 (default: %(default)s)"
+        trials,
+        "--rounds",
+        default=None,
+        help="windows of each setting in one trial, 6 to 50 (default: 12, fewer if the budget is small)",
     )
     trials.add_argument(
-        "--window", type=positive, default=0.75, metavar="SECONDS", help="length of a window (default: 0.75)"
+        "--window",
+        type=positive,
+        metavar="SECONDS",
+        help="length of a window (default: 0.75, shorter if the budget is small)",
     )
     add_count(trials, "--seed", default=0, least=0, help="seed of weights, samples and order of windows (default: 0)")
+    trials.add_argument(
+        "--gate",
+        type=share,
+        metavar="SHARE",
+        help="fail if the kept levers certainly save this share of the step time, e.g. 0.05 for 5 %%",
+    )
     output = add_outputs(parser, html=False, out=f"keep {TUNE_FILE}, estimates.jsonl and {PATCH_FILE} there")
     output.add_argument(
         "--apply", action="store_true", help="apply the patch to your script, if git has no other changes of its files"
@@ -101,8 +117,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from lightning_perf.estimates.followed import save_outcomes
     from lightning_perf.lazy_imports import import_extra
-    from lightning_perf.tune.campaign import checked_estimates
-    from lightning_perf.tune.tuner import PerfTuner
+    from lightning_perf.tune.campaign import checked_estimates, run_campaign
+    from lightning_perf.tune.resume import find_unfinished
+    from lightning_perf.tune.settings import TuneSettings
 
     import_extra("torch", "train")
     import_extra("scipy", "compare")
@@ -113,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.apply:
         _check_apply(training)
-    tuner = PerfTuner(
+    settings = TuneSettings(
         minutes=options.minutes,
         levers=options.levers,
         rounds=options.rounds,
@@ -121,20 +138,34 @@ def run(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     say = progress_printer(options.quiet)
-    result = tuner.tune(training, on_progress=say)
-    if options.out is not None:
-        save_outcomes(options.out, checked_estimates(result))
+    out: Path | None = options.out
+    if out is None:
+        result = run_campaign(training, settings, say)
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / TUNE_FILE
+        unfinished = find_unfinished(path, training, settings)
+        result = run_campaign(
+            training, settings, say, earlier=unfinished, save=lambda so_far: write_output(path, so_far.to_json())
+        )
+        save_outcomes(out, checked_estimates(result))
         if result.diff:
-            write_output(options.out / PATCH_FILE, result.diff)
+            write_output(out / PATCH_FILE, result.diff)
     show(result, options, kept_as=TUNE_FILE)
+    if result.interrupted or result.open_levers:
+        say("to resume, run the same command again" if out is not None else "to resume later, tune with -o FOLDER")
     if result.interrupted:
         return ExitCode.INTERRUPTED
     if isinstance(training, Script) and result.diff and options.apply:
         _apply(result, training.root)
-    elif isinstance(training, Script) and result.diff and options.out is not None:
-        patch = str((options.out / PATCH_FILE).absolute())
+    elif isinstance(training, Script) and result.diff and out is not None:
+        patch = str((out / PATCH_FILE).absolute())
         say(f"to apply the patch: {shlex.join(['git', '-C', str(training.root), 'apply', patch])}")
-    return ExitCode.SUCCESS
+    if options.gate is None:
+        return ExitCode.SUCCESS
+    code, sentence = result.judge(options.gate)
+    print_progress(sentence)
+    return code
 
 
 def _check_apply(training: str | Script) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import shlex
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from lightning_perf import __version__
-from lightning_perf.machine.environment import version_facts
 from lightning_perf.run_files.estimates import EstimateOutcome
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import (
@@ -33,35 +33,58 @@ from lightning_perf.tune.pairs import Pair, Pairs, start_worker
 from lightning_perf.tune.patch import Patch, find_patch
 from lightning_perf.tune.progress import Progress
 from lightning_perf.tune.project_copy import run_in_copy
-from lightning_perf.tune.result import NO_TIME, SCHEMA_VERSION, Losses, Outcome, Trial, TuneResult, describe_ratio
-from lightning_perf.tune.settings import Budget, TuneSettings
+from lightning_perf.tune.result import (
+    BEFORE_INTERRUPT,
+    NO_TIME,
+    OVER_SHARE,
+    SCHEMA_VERSION,
+    SPENT,
+    Losses,
+    Outcome,
+    Trial,
+    TuneResult,
+    describe_ratio,
+    is_open,
+)
+from lightning_perf.tune.resume import check_machine, code_of, command_of, installed_versions
+from lightning_perf.tune.settings import CONFIRMING_PAIRS, Budget, TuneSettings
 from lightning_perf.units import describe_left
 from lightning_perf.workers.script import Script
 
-CONFIRMING_PAIRS = 2
-"""Pairs of fresh processes that a lever has to pass after its first one, before it is kept."""
-
-LEAST_CHECK_S = 60.0
-"""Time for the check of a patch in a copy of the project, also if the budget is spent."""
+CHECK_SHARE = 0.08
+"""Time for the check of a patch in a copy of the project, also if the budget is spent, as a share of it."""
 
 CERTAIN_LOSS = 0.10
 """A lever with a probed loss of at least this share of the step, at both ends of its range, is not tried."""
 
+NAMED_PREDICTIONS, LEAST_PREDICTION = 3, 0.01
+"""The most predictions that progress names, and the least share of the step that they have to save."""
 
-def run_campaign(source: TrainingSource, settings: TuneSettings, on_progress: Callable[[str], None]) -> TuneResult:
+
+def run_campaign(
+    source: TrainingSource,
+    settings: TuneSettings,
+    on_progress: Callable[[str], None],
+    *,
+    earlier: TuneResult | None = None,
+    save: Callable[[TuneResult], None] = lambda _: None,
+) -> TuneResult:
     """Try levers on a training.
+
+    Args:
+        earlier: The result of an unfinished tuning to resume.
+        save: Called with the result so far after each lever.
 
     Raises:
         TuneError: The training does not exist, fails without any lever, or takes the whole budget.
         KeyboardInterrupt: Before any lever was measured. Later, the result holds the measurements so far.
     """
-    levers = find_levers(settings.levers)
     budget = Budget(settings.minutes)
     with (
         tempfile.TemporaryDirectory(prefix="lightning-perf-tune-", ignore_cleanup_errors=True) as folder,
         Progress(on_progress, budget.left_s) as progress,
     ):
-        return _Campaign(source, settings, levers, folder, budget, progress).run()
+        return _Campaign(source, settings, folder, budget, progress, earlier, save).run()
 
 
 class _Campaign:
@@ -69,28 +92,45 @@ class _Campaign:
         self,
         source: TrainingSource,
         settings: TuneSettings,
-        levers: tuple[Lever, ...],
         folder: str,
         budget: Budget,
         progress: Progress,
+        earlier: TuneResult | None,
+        save: Callable[[TuneResult], None],
     ) -> None:
         self._source, self._settings, self._folder = source, settings, folder
-        self._levers = levers
-        self._budget = budget
-        self._progress = progress
+        self._levers = find_levers(settings.levers)
+        self._budget, self._progress = budget, progress
+        self._earlier, self._save = earlier, save
+        self._name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}"
+        self._code = code_of(source)
         self._pairs = Pairs(self._order_for, settings, budget, progress)
         self._notes = self._pairs.notes
-        self._kept: tuple[str, ...] = ()
+        self._kept: tuple[str, ...] = () if earlier is None else earlier.kept
+        self._trials: list[Trial] = []
         self._noise: tuple[Estimate, ...] = ()
         self._guard = LossGuard(())
         self._interrupted = False
+        self._alone: Pair | None = None
         self._losses: Losses | None = None
+        if earlier is not None:
+            self._name = earlier.tuning
+            applicable = (trial for trial in earlier.trials if trial.outcome is not Outcome.NOT_APPLICABLE)
+            self._trials = [trial for trial in applicable if not is_open(trial)]
+            decided = ", ".join(trial.lever for trial in self._trials) or "no lever"
+            self._notes.append(f"The tuning was resumed. Before that, it had decided on {decided}.")
+            progress.say(f"Resuming after {decided}.")
 
     def run(self) -> TuneResult:
         try:
             try:
                 scouted = self._scout()
-                sources = _read(scouted)
+                if self._earlier is not None:
+                    check_machine(self._earlier.machine, scouted.machine)
+                sites = {site.path for found in scouted.sites.values() for site in found if isinstance(site, Site)}
+                sources = {path: Path(path).read_bytes() for path in sorted(sites.union(scouted.files))}
+                levers = self._in_order(scouted)
+                self._say_predictions(levers, scouted)
                 baseline = self._baseline()
             except OutOfTimeError as error:
                 hint = ", and check that the script calls trainer.fit" if isinstance(self._source, Script) else ""
@@ -102,51 +142,66 @@ class _Campaign:
                 raise TuneError(str(error)) from error
             except TrialError as error:
                 raise TuneError(f"the unchanged training fails: {error}") from error
-            trials = self._try_all(scouted)
+            result = partial(self._result, scouted, sources, baseline)
+            self._try_all(levers, scouted, lambda: self._save(result(None, interrupted=True)))
         finally:
             self._pairs.close()
-        combined = self._combined() if self._kept and not self._interrupted else None
+        combined = self._combined() if self._kept else None
         if self._interrupted:
             self._notes.append("The tuning was interrupted before its end.")
-        trials.sort(key=lambda trial: trial.outcome is Outcome.NOT_APPLICABLE)
-        patch = self._patch(scouted, sources)
+        return result(combined, interrupted=self._interrupted)
+
+    def _result(
+        self,
+        scouted: Scouted,
+        sources: dict[str, bytes],
+        baseline: Pair,
+        combined: Estimate | None,
+        *,
+        interrupted: bool,
+    ) -> TuneResult:
+        settings = {lever.name: scouted.settings[lever.name] for lever in LEVERS if lever.name in self._kept}
+        patch = self._patch(settings, scouted, sources, check=not interrupted)
+        trials = [_with_successor(trial, self._kept) for trial in self._trials]
+        before_s = 0.0 if self._earlier is None else self._earlier.seconds
         return TuneResult(
             schema_version=SCHEMA_VERSION,
             tool_version=__version__,
             machine=scouted.machine,
             baseline_ms=baseline.base_s * 1e3,
             noise=baseline.ratio,
-            trials=tuple(trials),
+            trials=tuple(sorted(trials, key=lambda trial: trial.outcome is Outcome.NOT_APPLICABLE)),
             kept=self._kept,
             combined=combined,
             confirmed=combined is not None and is_gain(combined, baseline.ratio),
-            lines=tuple(str(setting) for settings in self._kept_settings(scouted).values() for setting in settings),
+            lines=tuple(str(setting) for each in settings.values() for setting in each),
             window_steps=self._pairs.steps,
-            rounds=self._settings.rounds,
-            seconds=self._budget.spent_s(),
-            budget_s=self._budget.total_s,
-            interrupted=self._interrupted,
+            rounds=self._pairs.rounds,
+            seconds=before_s + self._budget.spent_s(),
+            budget_s=before_s + self._budget.total_s,
+            interrupted=interrupted,
             notes=tuple(self._notes),
             network=scouted.network,
             losses=self._losses,
-            versions=_versions(),
-            command=_command(self._source, self._settings),
+            versions=installed_versions(),
+            command=command_of(self._source, self._settings),
+            code=self._code,
             places=patch.places,
             diff=patch.diff,
-            tuning=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}",
+            tuning=self._name,
         )
 
-    def _kept_settings(self, scouted: Scouted) -> dict[str, tuple[Setting, ...]]:
-        return {lever.name: scouted.settings[lever.name] for lever in LEVERS if lever.name in self._kept}
-
-    def _patch(self, scouted: Scouted, sources: dict[str, bytes]) -> Patch:
+    def _patch(
+        self, settings: dict[str, tuple[Setting, ...]], scouted: Scouted, sources: dict[str, bytes], *, check: bool
+    ) -> Patch:
+        """Make the patch; `check` where it is uncertain, by a process in a copy of the project."""
         if not isinstance(self._source, Script):
             return Patch("", ())
-        until_s = time.monotonic() + max(self._budget.left_s(), LEAST_CHECK_S)
+        until_s = time.monotonic() + max(self._budget.left_s(), CHECK_SHARE * self._budget.total_s)
 
         def run(texts: Mapping[str, bytes]) -> Arguments | None:
             left_s = until_s - time.monotonic()
-            if self._interrupted or left_s <= 0:
+            if not check or left_s <= 0:
                 return None
             self._progress.doing("checking the patch in a copy of the project")
             try:
@@ -155,7 +210,7 @@ class _Campaign:
             except (TrialError, OSError, KeyboardInterrupt):
                 return None
 
-        return find_patch(self._kept_settings(scouted), scouted, sources, self._source.root, run)
+        return find_patch(settings, scouted, sources, self._source.root, run)
 
     def _scout(self) -> Scouted:
         self._progress.say("Looking at the training, and profiling a few steps …", "profiling a few steps")
@@ -169,12 +224,25 @@ class _Campaign:
             self._notes.append(f"Nothing is predicted: {profile.note}.")
         return scouted
 
+    def _say_predictions(self, levers: Sequence[Lever], scouted: Scouted) -> None:
+        """Name the families with the largest predicted savings, each by the lever that is tried first."""
+        named: dict[str, str] = {}
+        for lever in levers:
+            found = scouted.profile.prediction(lever)
+            if scouted.missing[lever.name] is None and found is not None and found.high >= LEAST_PREDICTION:
+                named.setdefault(lever.family, f"{lever.name} (up to {100 * found.high:.0f} %)")
+        if named:
+            self._progress.say(
+                f"  predicted to save most of a step: {', '.join([*named.values()][:NAMED_PREDICTIONS])}"
+            )
+
     def _baseline(self) -> Pair:
         """Measure the unchanged training against itself, with other seeds: the noise of times and of losses."""
         self._progress.say("Measuring the unchanged training against itself …", "measuring the unchanged training")
-        start_s = self._pairs.calibrate()
         pairs = [self._pairs.measure((), (), seed=1), self._pairs.measure((), (), seed=2)]
-        self._budget.baseline_took(start_s, pairs[0].start_s + pairs[0].took_s)
+        self._budget.start_s, self._budget.trial_s = pairs[1].start_s, pairs[1].start_s + pairs[1].took_s
+        if self._kept:
+            self._budget.kept_took(self._budget.trial_s)
         self._noise = tuple(pair.ratio for pair in pairs)
         self._guard = LossGuard(pairs[0].base_losses, *(pair.losses for pair in pairs))
         if (note := self._guard.note()) is not None:
@@ -202,34 +270,45 @@ class _Campaign:
         # All numbers of workers have the same prediction, so the one that keeps up with the steps is tried first.
         workers = iter(sorted((lever for lever in self._levers if lever.family == "workers"), key=distance))
         levers = [next(workers) if lever.family == "workers" else lever for lever in self._levers]
-        # Memory comes first: if glibc returns freed memory to the system, processes of one training differ by more than
-        # most levers gain. Levers that change the training come last, on top of everything that is kept.
-        return sorted(levers, key=lambda lever: (lever.changes_training, lever.family != "memory", -saving(lever)))
 
-    def _try_all(self, scouted: Scouted) -> list[Trial]:
-        trials: list[Trial] = []
-        levers = self._in_order(scouted)
+        def rank(lever: Lever) -> tuple[bool, bool, float]:
+            # Predicted page faults come first: they make processes of one training differ by more than most levers
+            # gain. Levers that change the training come last, on top of everything that is kept.
+            noisy = lever.family == "memory" and profile.prediction(lever) is not None
+            return lever.changes_training, not noisy, -saving(lever)
+
+        return sorted(levers, key=rank)
+
+    def _try_all(self, levers: Sequence[Lever], scouted: Scouted, save: Callable[[], None]) -> None:
+        decided = {trial.lever for trial in self._trials}
+        levers = [lever for lever in levers if lever.name not in decided]
         self._say_what_fits([lever for lever in levers if scouted.missing[lever.name] is None])
         for lever in levers:
             try:
-                trials.append(self._try(lever, scouted))
+                self._trials.append(self._try(lever, scouted))
+                if self._trials[-1].measured is not None:
+                    save()
             except KeyboardInterrupt:  # noqa: PERF203
-                if not any(trial.measured for trial in trials):
+                if not any(trial.measured for trial in self._trials):
                     raise
                 self._progress.say("Interrupted: the result holds the measurements so far.")
                 self._interrupted = True
-                trials.append(self._try(lever, scouted))
-        return [_with_successor(trial, self._kept) for trial in trials]
+                if self._trials[-1].lever != lever.name:
+                    self._trials.append(self._try(lever, scouted))
+        spent = sum(trial.reason == SPENT for trial in self._trials)
+        if spent and not self._interrupted:
+            self._progress.say(f"The budget is spent. Levers that were not tried: {spent}.")
 
     def _say_what_fits(self, levers: Sequence[Lever]) -> None:
         """Name the levers that the budget has time for, if it does not suffice for all."""
-        costs = [lever.cost for lever in levers]
-        fitting = self._budget.fitting(costs)
+        left_s = self._budget.unreserved_s()
+        times_s = [*accumulate(lever.cost * self._budget.trial_s for lever in levers)]
+        fitting = sum(time_s <= left_s for time_s in times_s)
         if fitting == len(levers):
             return
         names = ", ".join(lever.name for lever in levers[:fitting])
         fits = f"about {fitting} of {len(levers)} levers: {names}" if fitting else f"none of {len(levers)} levers"
-        minutes = math.ceil(self._budget.minutes_for(costs))
+        minutes = math.ceil((self._budget.total_s - left_s + times_s[-1]) / 60)
         note = f"The budget has time for {fits}. All of them need at least {minutes} minutes."
         self._notes.append(note)
         self._progress.say(f"  {note}")
@@ -240,16 +319,15 @@ class _Campaign:
         lines = tuple(map(str, scouted.settings.get(lever.name, ())))
         if outcome is Outcome.NOT_APPLICABLE:
             return Trial(lever.name, outcome, reason, None, None, lines)
-        if not self._interrupted:
+        if not self._interrupted and reason != SPENT:
             figure = f", {describe_ratio(measured)}" if measured else f", {reason}"
             self._progress.say(f"{lever.name}: {outcome.value}{figure}; {describe_left(self._budget.left_s())}")
-        trial = Trial(
-            lever.name, outcome, reason, None, measured, lines, on_top_of=kept if measured is not None else ()
-        )
-        found = scouted.profile.prediction(lever)
+        on_top_of, found = kept if measured is not None else (), scouted.profile.prediction(lever)
         if found is None:
-            return trial
-        return replace(trial, predicted=(1 - found.high, 1 - found.low), rule=found.kind or None, source=found.source)
+            return Trial(lever.name, outcome, reason, None, measured, lines, on_top_of=on_top_of)
+        predicted = 1 - found.high, 1 - found.low
+        rule, source = found.kind or None, found.source
+        return Trial(lever.name, outcome, reason, predicted, measured, lines, rule, source, on_top_of)
 
     def _tried(self, lever: Lever, scouted: Scouted) -> tuple[Outcome, str | None, Estimate | None]:
         if (missing := scouted.missing[lever.name]) is not None:
@@ -262,7 +340,7 @@ class _Campaign:
         except NotApplicableError as error:
             return Outcome.NOT_APPLICABLE, str(error), None
         except OutOfTimeError:
-            return Outcome.FAILED, "took longer than its share of the budget", None
+            return Outcome.FAILED, OVER_SHARE, None
         except TrialError as error:
             return Outcome.FAILED, str(error), None
 
@@ -274,12 +352,12 @@ class _Campaign:
         probe.
         """
         if self._interrupted:
-            return "interrupted before"
+            return BEFORE_INTERRUPT
         low, high = scouted.profile.probed.get(lever.name, (0.0, 0.0))
         if high <= -CERTAIN_LOSS and all(find_lever(name).family == "memory" for name in self._kept):
             losses = f"{-100 * high:.0f} to {-100 * low:.0f} %"
             return f"a probe of the recorded operators shows a loss of {losses} of the step"
-        return None if self._budget.allows_a_trial() else "the budget is spent"
+        return None if self._budget.unreserved_s() >= self._budget.trial_s else SPENT
 
     def _measured(self, lever: Lever, levers: int) -> tuple[Outcome, str | None, Estimate]:
         noise = self._noise[0]
@@ -291,7 +369,6 @@ class _Campaign:
             tried,
             left_s=lambda: until_s - time.monotonic(),
             by_sample=lever.changes_training,
-            may_give_up=True,
         )
         ratio = pair.ratio
         if lever.changes_training:
@@ -311,31 +388,44 @@ class _Campaign:
 
     def _confirm(self, tried: tuple[str, ...], first: Pair, levers: int) -> tuple[Outcome, str | None]:
         """Measure a lever that looked faster in fresh processes, since two processes of one training differ."""
-        if not self._budget.allows_pairs(CONFIRMING_PAIRS, first.start_s + first.took_s):
+        alone = not self._kept
+        if not self._budget.allows_proof(first.start_s + first.took_s, alone=alone):
             return Outcome.NOT_CONFIRMED, NO_TIME
         self._pairs.close()
-        pairs = [first.ratio]
+        measured = [first]
         for number in range(1, CONFIRMING_PAIRS + 1):
             name = f"{tried[-1]}, confirming pair {number} of {CONFIRMING_PAIRS}"
-            pairs.append(self._pairs.measure(self._kept, tried, fresh=True, name=name).ratio)
+            left_s = self._budget.left_s if alone else self._budget.unreserved_s
+            try:
+                measured.append(self._pairs.measure(self._kept, tried, fresh=True, left_s=left_s, name=name))
+            except OutOfTimeError:
+                return Outcome.NOT_CONFIRMED, NO_TIME
+        pairs = [pair.ratio for pair in measured]
         if is_confirmed(pairs, self._noise, levers):
+            self._alone = measured[-1] if alone else None
             return Outcome.KEPT, None
         seen = ", ".join(describe_ratio(pair, interval=False) for pair in pairs)
         return Outcome.NOT_CONFIRMED, f"processes differ by too much: {seen} in three pairs of processes"
 
     def _combined(self) -> Estimate | None:
-        self._progress.say(
-            "Measuring all kept levers together, in fresh processes, against the unchanged training …",
-            "measuring all kept levers together",
-        )
-        try:
-            pair = self._pairs.measure((), self._kept, fresh=True, name="all kept levers together")
-        except TrialError as error:
-            self._notes.append(f"The kept levers were not measured all together: {error}.")
-            return None
-        except KeyboardInterrupt:
-            self._interrupted = True
-            return None
+        """Return the ratio of all kept levers together, in fresh processes, to the unchanged training."""
+        pair = None
+        if not self._interrupted and (self._alone is None or self._budget.unreserved_s() >= 0):
+            self._progress.say(
+                "Measuring all kept levers together, in fresh processes, against the unchanged training …",
+                "measuring all kept levers together",
+            )
+            try:
+                pair = self._pairs.measure((), self._kept, fresh=True, name="all kept levers together")
+            except TrialError as error:
+                self._notes.append(f"The kept levers were not measured all together: {error}.")
+            except KeyboardInterrupt:
+                self._interrupted = True
+        if pair is None:
+            if self._alone is None:
+                return None
+            pair = self._alone
+            self._notes.append(f"The change of {self._kept[0]} is that of its last confirming pair.")
         self._progress.say(f"  {describe_ratio(pair.ratio)}")
         if count := min(map(len, (pair.base_losses, pair.losses))):
             means = [loss_of(losses, count) for losses in (pair.base_losses, pair.losses)]
@@ -353,27 +443,6 @@ class _Campaign:
             scout,
             self._folder,
         )
-
-
-def _read(scouted: Scouted) -> dict[str, bytes]:
-    """Return the text of the files that may change, as the trials saw it."""
-    sites = {site.path for found in scouted.sites.values() for site in found if isinstance(site, Site)}
-    return {path: Path(path).read_bytes() for path in sorted(sites.union(scouted.files))}
-
-
-def _versions() -> dict[str, str]:
-    facts = version_facts().items()
-    return {name.removeprefix("version."): str(value) for name, value in facts if value is not None}
-
-
-def _command(source: TrainingSource, settings: TuneSettings) -> str:
-    """Return the command that repeats a tuning; empty for a training from Python."""
-    if isinstance(source, bytes):
-        return ""
-    words = [f"--minutes={settings.minutes:g}", f"--rounds={settings.rounds}", f"--window={settings.window_s:g}"]
-    levers = [f"--levers={','.join(settings.levers)}"] if settings.levers else []
-    training = source.arguments if isinstance(source, Script) else [source]
-    return shlex.join(["lightning-perf", "tune", *levers, *words, f"--seed={settings.seed}", *training])
 
 
 def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:
@@ -395,7 +464,7 @@ def checked_estimates(result: TuneResult) -> tuple[EstimateOutcome, ...]:
     If several levers of a family address a finding, e.g. different numbers of workers, the fastest one counts.
     """
     fastest: dict[tuple[str, str], EstimateOutcome] = {}
-    versions = _versions()
+    versions = installed_versions()
     for trial in result.trials:
         if trial.rule is None or trial.predicted is None or trial.measured is None or trial.measured.value is None:
             continue

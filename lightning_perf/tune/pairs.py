@@ -7,16 +7,18 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from msgspec import Struct
 
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TrialError, is_out_of_memory, trial_errors
+from lightning_perf.tune.measurement import LEAST_ROUNDS
 from lightning_perf.tune.messages import Order, Ready, Run, Window
 from lightning_perf.tune.progress import Progress
-from lightning_perf.tune.settings import Budget, TuneSettings
+from lightning_perf.tune.settings import RESERVE_FACTOR, USUAL_ROUNDS, Budget, TuneSettings
+from lightning_perf.workers.channel import M
 from lightning_perf.workers.process import WorkerProcess
 
 WORKER = "lightning_perf.tune.worker:main"
@@ -24,7 +26,8 @@ WORKER = "lightning_perf.tune.worker:main"
 FIRST_STEPS = 5
 """Steps before the first timed window: compilation, allocators, the first workers."""
 
-MIN_WINDOW_STEPS = 2
+LOOK_S = 0.4
+"""Seconds of training that show the time of a step."""
 
 
 def start_worker(order: Order) -> WorkerProcess:
@@ -35,9 +38,11 @@ def start_worker(order: Order) -> WorkerProcess:
 class Runner:
     """A training in its own process, which is measured window by window.
 
+    The process starts at once, so that several can start at a time. `begin` waits for it.
+
     Attributes:
         losses: The loss of each optimizer step so far.
-        start_s: Time that its process took to start, up to the first window that may be timed.
+        start_s: Time that its process took to start, up to the first window that may be timed; 0 before `begin`.
     """
 
     def __init__(self, order: Order, time_left_s: Callable[[], float]) -> None:
@@ -45,41 +50,45 @@ class Runner:
         self.losses: list[float] = []
         self.failed = False
         self.last: Window | None = None
+        self.start_s = 0.0
         self._time_left_s = time_left_s
-        began = time.monotonic()
+        self._began_s = time.monotonic()
         with trial_errors():
             self._worker = start_worker(order)
-        try:
-            with trial_errors():
-                self._worker.receive(Ready, timeout_s=time_left_s())
-            self.window(FIRST_STEPS)
-        except BaseException:
-            self.close()
-            raise
-        self.start_s = time.monotonic() - began
+
+    def begin(self) -> None:
+        """Wait until the training has made its first steps."""
+        if self.start_s:
+            return
+        self._receive(Ready)
+        self.window(FIRST_STEPS)
+        self.start_s = time.monotonic() - self._began_s
 
     def window(self, steps: int) -> Window:
         """Train some steps."""
+        self.last = window = self._receive(Window, Run(steps))
+        self.losses += window.losses
+        return window
+
+    def _receive(self, kind: type[M], order: Run | None = None) -> M:
         try:
             with trial_errors():
-                self._worker.send(Run(steps))
-                window = self._worker.receive(Window, timeout_s=self._time_left_s())
+                if order is not None:
+                    self._worker.send(order)
+                return self._worker.receive(kind, timeout_s=self._time_left_s())
         except TrialError:
             self.failed = True
             raise
-        self.losses += window.losses
-        self.last = window
-        return window
 
-    def steps_for(self, seconds: float) -> int:
-        """Return how many steps take about this time, by windows that are not used for anything else."""
+    def step_s(self) -> float:
+        """Return the time of a step, by windows that are not used for anything else."""
         began = time.perf_counter()
         steps = FIRST_STEPS
         window = self.window(steps)
-        while time.perf_counter() - began < seconds / 2:
+        while time.perf_counter() - began < LOOK_S:
             steps *= 2
             window = self.window(steps)
-        return max(MIN_WINDOW_STEPS, round(seconds / (window.seconds / window.steps)))
+        return window.seconds / window.steps
 
     def time_a_step_s(self, steps: int, *, by_sample: bool) -> float:
         """Train a window, and return the time per step or per sample."""
@@ -99,8 +108,8 @@ GIVE_UP_ROUNDS = 3
 GIVE_UP_RATIO = 1.5
 """If a lever is this much slower in each of the first rounds, its measurement ends."""
 
-MEMORY_MARGIN = 1.1
-"""Free device memory over a training's own, from which on a second one fits next to it."""
+MEMORY_MARGIN = 0.1
+"""Free device memory, relative to a training's own, that has to remain next to two of them."""
 
 TAKES_TURNS = (
     "The device's memory does not hold two trainings at a time, so they ran one after the other. Changes in the "
@@ -108,9 +117,9 @@ TAKES_TURNS = (
 )
 
 
-def _fills_memory(window: Window) -> bool:
-    """Return whether the device has no room for a second training; False if it does not tell."""
-    if window.peak_bytes is None or window.free_bytes is None:
+def _fills_memory(window: Window | None) -> bool:
+    """Return whether two trainings leave too little memory on the device; False if it does not tell."""
+    if window is None or window.peak_bytes is None or window.free_bytes is None:
         return False
     return window.free_bytes < MEMORY_MARGIN * window.peak_bytes
 
@@ -150,16 +159,8 @@ class Pairs:
         self._random = random.Random(settings.seed)
         self._best: Runner | None = None
         self._takes_turns = False
-        self.steps = 0
+        self.steps, self.rounds = 0, settings.rounds or USUAL_ROUNDS
         self.notes: list[str] = []
-
-    def calibrate(self) -> float:
-        """Find the length of a window with the unchanged training; return the time that its process took to start."""
-        best = self._running(())
-        self.steps = best.steps_for(self._settings.window_s)
-        if best.last is not None and _fills_memory(best.last):
-            self._take_turns()
-        return best.start_s
 
     def close(self) -> None:
         """End the running process."""
@@ -176,50 +177,58 @@ class Pairs:
         fresh: bool = False,
         left_s: Callable[[], float] | None = None,
         by_sample: bool = False,
-        may_give_up: bool = False,
         name: str = "",
     ) -> Pair:
         """Measure the candidate's levers against those of the base, side by side if the memory holds both.
 
         The base is the running process unless it has to be fresh, too. The seed of the candidate adds to that of the
-        tuning, and `left_s` returns the seconds that it may still take.
+        tuning, and `left_s` returns the seconds that it may still take. When they are over, the rounds so far count if
+        they have an interval. The figures do not decide when that is, so they stay unbiased.
         """
         name = name or (candidate[-1] if candidate else "unchanged training")
         self._progress.doing(f"{name}: starting")
         began = time.monotonic()
+        left_s = left_s or self._budget.left_s
 
         def start_base() -> Runner:
             return Runner(self._order_for(base, 0), self._budget.left_s)
 
         def start_candidate() -> Runner:
-            return Runner(self._order_for(candidate, seed), left_s or self._budget.left_s)
+            return Runner(self._order_for(candidate, seed), left_s)
 
         def rounds() -> Iterator[int]:
-            for number in range(1, self._settings.rounds + 1):
-                self._progress.doing(f"{name}: round {number} of {self._settings.rounds}")
+            for number in range(1, self.rounds + 1):
+                self._progress.doing(f"{name}: round {number} of {self.rounds}")
                 yield number
 
-        def pair(ratio: Estimate, base_s: float, one: Runner, other: Runner, *, given_up: bool = False) -> Pair:
+        def pair(ratio: Estimate, base_s: float, given_up: bool, one: Runner, other: Runner) -> Pair:
             took_s = time.monotonic() - began - other.start_s
             return Pair(ratio, base_s, given_up, tuple(one.losses), tuple(other.losses), other.start_s, took_s)
 
         if not self._takes_turns:
             one = start_base() if fresh else self._running(base)
             try:
-                with closing(start_candidate()) as other:
-                    ratio, base_s, given_up = self._side_by_side(one, other, rounds(), by_sample, may_give_up)
-                return pair(ratio, base_s, one, other, given_up=given_up)
+                with ExitStack() as open_runners:
+                    if fresh:
+                        open_runners.enter_context(closing(one))
+                    other = open_runners.enter_context(closing(start_candidate()))
+                    one.begin()
+                    other.begin()
+                    if candidate or not _fills_memory(other.last):
+                        self._choose_windows(one)
+                        found = self._side_by_side(
+                            one, other, rounds(), left_s, by_sample, may_give_up=bool(candidate) and not fresh
+                        )
+                        return pair(*found, one, other)
+                    self._take_turns()
             except TrialError as error:
                 if not is_out_of_memory(error):
-                    if one.failed:
+                    if one.failed and candidate:
                         raise TrialError(f"the training that it was compared with failed: {error}") from error
                     raise
-            finally:
-                if fresh:
-                    one.close()
         self.close()  # from here on only one of them is in memory
         try:
-            measured = pair(*self._in_turn(start_base, start_candidate, rounds(), by_sample))
+            measured = pair(*self._in_turn(start_base, start_candidate, rounds, by_sample))
         except TrialError as error:
             if is_out_of_memory(error):
                 raise TrialError(f"{error} (with no other training in memory)") from error
@@ -229,7 +238,14 @@ class Pairs:
         return measured
 
     def _side_by_side(
-        self, base: Runner, candidate: Runner, rounds: Iterator[int], by_sample: bool, may_give_up: bool
+        self,
+        base: Runner,
+        candidate: Runner,
+        rounds: Iterator[int],
+        left_s: Callable[[], float],
+        by_sample: bool,
+        *,
+        may_give_up: bool,
     ) -> tuple[Estimate, float, bool]:
         """Train alternating windows of both, in random order within a round, so that drift of the machine hits both.
 
@@ -238,43 +254,47 @@ class Pairs:
         for runner in (candidate, base):
             runner.window(max(1, self.steps // 2))
         times: dict[Runner, list[float]] = {base: [], candidate: []}
+        began_s = time.monotonic()
         for number in rounds:
             for runner in self._random.sample([base, candidate], 2):
                 times[runner].append(runner.time_a_step_s(self.steps, by_sample=by_sample))
             ratios = [theirs / ours for ours, theirs in zip(times[base], times[candidate], strict=True)]
-            if may_give_up and number == GIVE_UP_ROUNDS < self._settings.rounds and min(ratios) > GIVE_UP_RATIO:
+            if may_give_up and number == GIVE_UP_ROUNDS < self.rounds and min(ratios) > GIVE_UP_RATIO:
                 reason = f"given up after {number} rounds: each was over {GIVE_UP_RATIO:g} times as slow"
                 value = statistics.geometric_mean(ratios)
                 ratio = Estimate(value, None, None, 0.95, number, "geometric mean", reason)
                 return ratio, statistics.median(times[base]), True
+            if number >= LEAST_ROUNDS and left_s() < RESERVE_FACTOR * (time.monotonic() - began_s) / number:
+                break
         return walsh_ratio(times[base], times[candidate]), statistics.median(times[base]), False
 
     def _in_turn(
         self,
         start_base: Callable[[], Runner],
         start_candidate: Callable[[], Runner],
-        rounds: Iterator[int],
+        rounds: Callable[[], Iterator[int]],
         by_sample: bool,
-    ) -> tuple[Estimate, float, Runner, Runner]:
+    ) -> tuple[Estimate, float, bool, Runner, Runner]:
         """Train both one after the other, for a device with too little memory for both at a time.
 
         The base trains half of its windows before the candidate and half after it, so that a steady drift cancels.
         Other disturbances hit one of them only, and the base is two processes: such a figure is worth less than one of
-        `_side_by_side`. Returns the ratio, the median time of the base, and its first process and the candidate's,
-        which have ended.
+        `_side_by_side`. Returns the same as that, and the first process of the base and the candidate's, which have
+        ended.
         """
-        half = self._settings.rounds // 2
 
-        def trained(start: Callable[[], Runner], windows: Iterator[int]) -> tuple[Runner, list[float]]:
+        def trained(start: Callable[[], Runner], windows: Callable[[], Iterator[int]]) -> tuple[Runner, list[float]]:
             with closing(start()) as runner:
+                runner.begin()
+                self._choose_windows(runner)
                 runner.window(max(1, self.steps // 2))
-                return runner, [runner.time_a_step_s(self.steps, by_sample=by_sample) for _ in windows]
+                return runner, [runner.time_a_step_s(self.steps, by_sample=by_sample) for _ in windows()]
 
-        one, before = trained(start_base, iter(range(half)))
+        one, before = trained(start_base, lambda: iter(range(self.rounds // 2)))
         other, candidate = trained(start_candidate, rounds)
-        _, after = trained(start_base, iter(range(self._settings.rounds - half)))
+        _, after = trained(start_base, lambda: iter(range(self.rounds - len(before))))
         base = [*before, *after]
-        return walsh_ratio(base, candidate), statistics.median(base), one, other
+        return walsh_ratio(base, candidate), statistics.median(base), False, one, other
 
     def _running(self, levers: tuple[str, ...]) -> Runner:
         """Return the running process if it trains with these levers and has not failed, else a new one."""
@@ -283,6 +303,11 @@ class Pairs:
         if self._best is None:
             self._best = Runner(self._order_for(levers, 0), self._budget.left_s)
         return self._best
+
+    def _choose_windows(self, runner: Runner) -> None:
+        """Choose the windows of all pairs by the first training, the unchanged one, and the budget."""
+        if not self.steps:
+            self.rounds, self.steps = self._settings.windows(runner.step_s(), self._budget.pair_s(runner.start_s))
 
     def _take_turns(self) -> None:
         self._takes_turns = True

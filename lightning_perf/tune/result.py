@@ -8,19 +8,23 @@ from enum import Enum
 from msgspec import Struct, field
 
 from lightning_perf.documents import Format, SavedDocument, TextDocument
+from lightning_perf.errors import ExitCode
 from lightning_perf.run_files.estimates import Source
 from lightning_perf.show.blocks import Block, Cell, Code, Heading, Line, TableRow, listing, table
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.measurement import FAMILY_ERROR, is_gain, is_loss, noise_share
-from lightning_perf.units import NOT_AVAILABLE
+from lightning_perf.units import NOT_AVAILABLE, with_minus
 
 SCHEMA_VERSION = 1
 
 
 NO_TIME = "the budget leaves no time to confirm it in fresh processes"
 """Why a lever that measured faster is not confirmed."""
+OVER_SHARE = "took longer than its share of the budget"
+SPENT = "the budget is spent"
+BEFORE_INTERRUPT = "interrupted before"
 
 
 class Outcome(str, Enum):
@@ -68,6 +72,11 @@ class Trial(Struct, frozen=True):
     rule: str | None = None
     source: Source | None = None
     on_top_of: tuple[str, ...] = ()
+
+
+def is_open(trial: Trial) -> bool:
+    """Return whether more time may change the outcome of a lever."""
+    return trial.reason in (NO_TIME, OVER_SHARE, SPENT, BEFORE_INTERRUPT)
 
 
 class Place(Struct, frozen=True):
@@ -123,8 +132,8 @@ class TuneResult(TextDocument, SavedDocument, frozen=True):
         lines: All lines to change.
         window_steps: Optimizer steps of a window.
         rounds: Windows of each side in a trial.
-        seconds: Time that the tuning took.
-        budget_s: Time of the budget.
+        seconds: Time that the tuning took; of a resumed one, all of its parts.
+        budget_s: Time of the budget; of a resumed one, with the time that its earlier parts took.
         interrupted: Whether Ctrl-C ended the tuning early.
         notes: Remarks that a reader needs to judge the figures.
         family_error: Highest chance that any lever is kept if none of them gains anything.
@@ -133,6 +142,7 @@ class TuneResult(TextDocument, SavedDocument, frozen=True):
         losses: The losses side by side; None if nothing was kept or the training returns none.
         versions: Versions of Python and of the installed libraries that affect speed.
         command: The command that repeats the tuning; empty if it began in Python.
+        code: Revision and hash of the training's code; empty if it began in Python.
         places: For a script, where the settings of the kept levers are.
         diff: For a script, the unified diff with those that are certain. ``git apply`` takes it.
     """
@@ -159,10 +169,41 @@ class TuneResult(TextDocument, SavedDocument, frozen=True):
     losses: Losses | None = None
     versions: dict[str, str] = field(default_factory=dict)
     command: str = ""
+    code: str = ""
     places: tuple[Place, ...] = ()
     diff: str = ""
 
     _format = Format("tuning result", "tuning result", SCHEMA_VERSION, "tune again", TuneError)
+
+    @property
+    def open_levers(self) -> tuple[str, ...]:
+        """Names of the levers that the tuning had no time to decide on."""
+        return tuple(trial.lever for trial in self.trials if is_open(trial))
+
+    def judge(self, least: float) -> tuple[ExitCode, str]:
+        """Judge a gate: whether levers save at least a share of the step time, which the script leaves on the table.
+
+        Args:
+            least: The share.
+
+        Returns:
+            The exit code and a sentence. It is inconclusive if an interval includes the limit, a lever is not
+            confirmed, or there was no time for it.
+        """
+        share, ratio = f"{100 * least:g} %", self.combined
+        if self.confirmed and ratio is not None and ratio.high is not None and ratio.high < 1 - least:
+            return ExitCode.CHECK_FAILED, f"gate failed: {', '.join(self.kept)} saves {share} or more"
+
+        def may_save(measured: Estimate | None) -> bool:
+            return measured is None or measured.low is None or measured.low <= 1 - least
+
+        unclear = {Outcome.NO_GAIN, Outcome.NOT_CONFIRMED}
+        doubtful = [one.lever for one in self.trials if one.outcome in unclear and may_save(one.measured)]
+        doubtful += [name for name in self.open_levers if name not in doubtful]
+        doubtful += self.kept if may_save(ratio) else ()
+        if doubtful:
+            return ExitCode.INCONCLUSIVE, f"gate inconclusive: {', '.join(doubtful)} may save {share}"
+        return ExitCode.SUCCESS, f"gate passed: no lever saves {share}"
 
     def blocks(self) -> Iterator[Block]:
         """Yield the outcome, the lines to change, then the levers."""
@@ -266,8 +307,9 @@ def _footnotes(result: TuneResult) -> tuple[str, ...]:
         f"Step time of the unchanged training: {result.baseline_ms:.3g} ms, on {result.machine.name}.",
         _noise(result.noise),
         (
-            "The measured change is that of the time per step (for batch sizes: per sample) against the best setting "
-            f"before, with its 95 % interval. Each side had {result.rounds} windows of {result.window_steps} steps."
+            "The measured change is that of the time per step (for batch sizes: per sample) against the best "
+            f"setting before, with its 95 % interval. Each side had up to {result.rounds} windows of "
+            f"{result.window_steps} steps."
         ),
         (
             "A lever is kept if three pairs of processes agree. If no lever gained anything, the chance to keep any of "
@@ -297,7 +339,7 @@ def _predicted(trial: Trial) -> str:
     if trial.predicted is None:
         return NOT_AVAILABLE
     mark = " (probed)" if trial.source == "probed" else ""
-    return " to ".join(f"{100 * (ratio - 1):+.0f}" for ratio in sorted(trial.predicted)) + f" %{mark}"
+    return " to ".join(with_minus(f"{100 * (ratio - 1):+.0f}") for ratio in sorted(trial.predicted)) + f" %{mark}"
 
 
 def describe_ratio(ratio: Estimate, *, interval: bool = True) -> str:
@@ -318,4 +360,4 @@ def _change(ratio: Estimate | None) -> str:
 
 def _percent(ratio: float) -> str:
     percent = 100 * (ratio - 1)
-    return f"{percent:+.0f}" if abs(percent) >= 100 else f"{percent:+.1f}"
+    return with_minus(f"{percent:+.0f}" if abs(percent) >= 100 else f"{percent:+.1f}")

@@ -12,7 +12,6 @@ from lightning_perf.callbacks.precision.tf32 import Fp32Flags
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.result import TuneResult
 from lightning_perf.tune.settings import TuneSettings
-from lightning_perf.workers.script import Script
 
 
 class TorchFlags(Struct, frozen=True):
@@ -54,8 +53,8 @@ class PerfTuner:
     Args:
         minutes: The budget. Levers without time left are listed as not tried.
         levers: Names of levers or families; empty for all.
-        rounds: Windows of each side in a trial.
-        window_s: Seconds that a window should take.
+        rounds: Windows of each side in a trial; None for up to 12, as the budget allows.
+        window_s: Seconds that a window should take; None for up to 0.75, as the budget allows.
         seed: Seeds weights, order of samples, and order of windows.
 
     Raises:
@@ -73,8 +72,8 @@ class PerfTuner:
         *,
         minutes: float = TuneSettings.minutes,
         levers: Sequence[str] = (),
-        rounds: int = TuneSettings.rounds,
-        window_s: float = TuneSettings.window_s,
+        rounds: int | None = TuneSettings.rounds,
+        window_s: float | None = TuneSettings.window_s,
         seed: int = TuneSettings.seed,
     ) -> None:
         self._settings = TuneSettings(
@@ -109,8 +108,6 @@ class PerfTuner:
         """
         from lightning_perf.tune.campaign import run_campaign
 
-        if isinstance(module, Script):
-            return run_campaign(module, self._settings, on_progress)
         if isinstance(module, str):
             if data is not None or trainer is not None:
                 raise TuneError(f"{module} gives the data and the Trainer's arguments itself: leave them out")

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.tune import pairs
 from lightning_perf.tune.campaign import run_campaign
@@ -14,7 +15,7 @@ from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutO
 from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.levers.registry import LEVERS
 from lightning_perf.tune.messages import Prediction, Profile, Ready, Scouted, Window
-from lightning_perf.tune.result import Outcome
+from lightning_perf.tune.result import Outcome, TuneResult
 from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.workers.process import WorkerExitError, WorkerFailureError, WorkerTimeoutError
 
@@ -256,8 +257,8 @@ def test_the_budget_is_kept_and_leaves_time_for_the_last_measurement(planted):
     found = outcomes(result)
     (note,) = (note for note in result.notes if note.startswith("The budget has time for about "))
     assert f"  {note}" in said
-    fitting = "keep-memory, bf16-mixed, 16-mixed, channels-last"
-    assert note == (f"The budget has time for about 4 of 18 levers: {fitting}. All of them need at least 12 minutes.")
+    fitting = "bf16-mixed, 16-mixed, channels-last, fused-optimizer, keep-memory"
+    assert note == f"The budget has time for about 5 of 18 levers: {fitting}. All of them need at least 11 minutes."
     assert found["bf16-mixed"] is Outcome.KEPT
     assert found["batch-size-x4"] is Outcome.NOT_TRIED
     assert result.combined is not None
@@ -297,6 +298,22 @@ def test_a_training_that_fails_as_it_is(planted, fault, said):
     assert planted.alive == 0
 
 
+def test_a_training_that_fails_while_it_is_measured_gives_the_cause_once(planted):
+    planted.dies = 3
+    with pytest.raises(TuneError, match=r"^the unchanged training fails: its process was killed by SIGKILL"):
+        tuned()
+    assert planted.alive == 0
+
+
+def test_two_trainings_that_leave_no_memory_run_one_after_the_other(planted):
+    planted.free_bytes = 101
+    result, _ = tuned("channels-last")
+    assert not any("does not hold two trainings" in note for note in result.notes)
+    planted.free_bytes = 99  # less than a tenth of the 1000 that a training holds
+    result, _ = tuned("channels-last")
+    assert any("does not hold two trainings" in note for note in result.notes)
+
+
 def test_an_interrupt_before_anything_is_measured_leaves_nothing_behind(planted):
     planted.faults = {"bf16-mixed": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
@@ -316,9 +333,19 @@ def test_an_interrupt_keeps_what_was_measured(planted):
     }
     assert result.interrupted
     assert result.lines == ("set bf16-mixed",)
+    assert result.combined.value == pytest.approx(0.5, rel=0.01), "the last confirming pair of the only one"
+    assert result.confirmed
+    assert result.open_levers == ("channels-last", "workers-1")
+    assert planted.alive == 0
+
+
+def test_an_interrupt_leaves_several_kept_levers_unproven_together(planted):
+    planted.factors = {"bf16-mixed": 0.5, "channels-last": 0.8}
+    planted.faults = {"workers-1": KeyboardInterrupt()}
+    result, _ = tuned("bf16-mixed", "channels-last", "workers-1")
+    assert result.kept == ("bf16-mixed", "channels-last")
     assert result.combined is None
     assert not result.confirmed
-    assert planted.alive == 0
 
 
 def test_an_interrupt_of_the_last_measurement_keeps_the_rows(planted):
@@ -332,16 +359,102 @@ def test_an_interrupt_of_the_last_measurement_keeps_the_rows(planted):
     result = run_campaign("any:thing", settings, on_progress)
     assert result.interrupted
     assert result.kept == ("bf16-mixed",)
-    assert result.combined is None
+    assert result.combined.value == pytest.approx(0.5, rel=0.01)
+    assert "The change of bf16-mixed is that of its last confirming pair." in result.notes
     assert planted.alive == 0
 
 
+def test_a_resumed_tuning_tries_the_rest_on_top_of_what_was_kept(planted):
+    planted.factors = {"bf16-mixed": 0.5, "workers-1": 0.8, "workers-2": 0.6}
+    planted.faults = {"workers-1": KeyboardInterrupt()}
+    names = ("bf16-mixed", "channels-last", "workers-1", "workers-2", "tf32")
+    settings = TuneSettings(levers=names, minutes=60, rounds=8, window_s=1.0)
+    saved = []
+    first = run_campaign("any:thing", settings, lambda _: None, save=saved.append)
+    assert [one.kept for one in saved] == [("bf16-mixed",)] * 2, "after each lever, for a process that is killed"
+    assert saved[-1].interrupted
+    assert saved[0].open_levers == (), "a result has the levers so far"
+    planted.faults = {}
+    planted.orders.clear()
+    second = run_campaign("any:thing", settings, lambda _: None, earlier=TuneResult.from_json(first.to_json()))
+    assert [trial.lever for trial in second.trials] == list(names)
+    assert second.trials[:2] == first.trials[:2]
+    assert outcomes(second)["workers-1"] is Outcome.REPLACED
+    assert second.kept == ("bf16-mixed", "workers-2")
+    assert second.combined.value == pytest.approx(0.5 * 0.6, rel=0.01)
+    assert not second.interrupted
+    assert not second.open_levers
+    tried = {order.levers for order in planted.orders}
+    assert ("bf16-mixed", "workers-1") in tried
+    assert not any("channels-last" in levers for levers in tried)
+    assert second.seconds == pytest.approx(planted.clock_s), "both parts"
+    with pytest.raises(TuneError, match=r"measured on another machine \(cores: 64, now 2\)"):
+        run_campaign(
+            "any:thing", settings, lambda _: None, earlier=replace(first, machine=Machine("cpu", None, 64, "a CPU"))
+        )
+
+
+def test_more_time_decides_on_levers_that_had_none(planted):
+    planted.factors = {"channels-last": 0.8}
+    planted.starts_s = {"channels-last": 60.0}
+    first, _ = tuned("channels-last", minutes=4.2)
+    assert first.open_levers == ("channels-last",)
+    settings = TuneSettings(levers=("channels-last",), minutes=60, rounds=8, window_s=1.0)
+    assert run_campaign("any:thing", settings, lambda _: None, earlier=first).kept == ("channels-last",)
+
+
+@pytest.mark.parametrize("minutes", [1.5, 2, 3, 5, 15])
+def test_windows_fit_the_budget_so_that_it_ends_with_a_proof(planted, minutes):
+    planted.factors = {"fused-optimizer": 0.66}
+    result = run_campaign("any:thing", TuneSettings(minutes=minutes), lambda _: None)
+    assert result.kept == ("fused-optimizer",)
+    assert result.confirmed
+    assert result.seconds <= 60 * minutes
+    assert 8 <= result.rounds <= 12
+    assert 2 <= result.window_steps <= 8, "a window of 0.75 s has 7 or 8 steps of 0.1 s"
+    if minutes == 15:
+        assert (result.rounds, result.window_steps) in ((12, 7), (12, 8))
+
+
+def test_a_machine_that_becomes_slower_ends_a_pair_early_instead_of_the_budget_late(planted, monkeypatch):
+    planted.factors = {"bf16-mixed": 0.5}
+
+    def on_progress(line):
+        if line.startswith("Measuring all kept levers"):
+            monkeypatch.setitem(globals(), "STEP_S", 3 * STEP_S)
+
+    result = run_campaign("any:thing", TuneSettings(minutes=3), on_progress)
+    assert 6 <= result.combined.n < result.rounds
+    assert result.combined.low is not None
+    assert result.confirmed
+    assert result.seconds <= result.budget_s
+
+
+def test_all_kept_levers_are_confirmed_in_processes_of_their_own(planted):
+    """Each lever is faster whenever it is chosen, but together, in the last pair, they are not."""
+    planted.factors = {"bf16-mixed": 0.9, "channels-last": 0.9}
+    settings = TuneSettings(levers=("bf16-mixed", "channels-last"), minutes=60, rounds=8, window_s=1.0)
+    began = []
+
+    def on_progress(line):
+        if line.startswith("Measuring all kept levers"):
+            began.append(len(planted.orders))
+            planted.factors = {}
+
+    result = run_campaign("any:thing", settings, on_progress)
+    assert result.kept == ("bf16-mixed", "channels-last")
+    assert [order.levers for order in planted.orders[began[0] :]] == [(), result.kept]
+    assert result.combined.value == pytest.approx(1, abs=0.01)
+    assert not result.confirmed
+    assert "the gain is not certain" in result.to_markdown()
+
+
 def test_time_is_set_aside_for_what_starts_slowly(planted):
-    planted.predictions = (Prediction("channels-last", 0.1, 0.5),)  # it comes first, but for memory
+    planted.predictions = (Prediction("channels-last", 0.1, 0.5),)  # it comes first
     planted.factors = {"channels-last": 0.5}
     planted.starts_s = {"channels-last": 60.0}
     result, _ = tuned(minutes=10)
-    assert [trial.lever for trial in result.trials][:2] == ["keep-memory", "channels-last"]
+    assert result.trials[0].lever == "channels-last"
     assert result.kept == ("channels-last",)
     assert Outcome.NOT_TRIED in outcomes(result).values()
     assert result.confirmed

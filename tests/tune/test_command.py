@@ -9,7 +9,7 @@ import pytest
 from lightning_perf.cli import main
 from lightning_perf.run_files.estimates import find_outcomes
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.tune import campaign
+from lightning_perf.tune import campaign, resume
 from lightning_perf.tune.campaign import checked_estimates
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
@@ -50,7 +50,7 @@ def result(*trials, **fields):
 @pytest.fixture
 def tuned(monkeypatch):
     monkeypatch.setattr(
-        campaign, "run_campaign", lambda source, settings, on_progress: on_progress("working …") or result()
+        campaign, "run_campaign", lambda source, settings, on_progress, **_: on_progress("working …") or result()
     )
 
 
@@ -59,7 +59,7 @@ def test_the_console_fits_80_columns():
     result().print(file=file, width=80)
     text = file.getvalue()
     assert max(map(len, text.splitlines())) <= 80
-    assert re.search(r"channels-last +-40 to -20 % +-30.0 % \(-35.0 to -25.0\) +kept", text)
+    assert re.search(r"channels-last +−40 to −20 % +−30.0 % \(−35.0 to −25.0\) +kept", text)
     assert "+1050 % (+940 to +1190)" in text
     assert "compile-max-autotune: no [red]compiler[/red]\\x1b[31m | here" in text
     assert "workers-1, workers-2: the budget is spent" in text
@@ -72,7 +72,7 @@ def test_the_console_fits_80_columns():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "All together, in fresh processes: -30.0 % (-34.0 to -26.0) time per step, 1.43 times as fast."),
+        ({}, "All together, in fresh processes: −30.0 % (−34.0 to −26.0) time per step, 1.43 times as fast."),
         ({"confirmed": False}, "the gain is not certain"),
         ({"combined": None, "confirmed": False}, "were not measured all together"),
         ({"kept": (), "combined": None, "confirmed": False}, "leave it unchanged"),
@@ -84,17 +84,17 @@ def test_the_verdict_says_what_is_certain(settings, said):
 
 def test_what_the_training_differs_from_itself_says_what_other_figures_mean():
     quiet = result().to_markdown().replace("\\", "")
-    assert "The training against itself: +0.1 % (-1.0 to +1.0). A change from -1.0 to +1.0 % counts as none." in quiet
+    assert "The training against itself: +0.1 % (−1.0 to +1.0). A change from −1.0 to +1.0 % counts as none." in quiet
     assert "leaves out 0" not in quiet
     assert "- batch-size-x2: another training, for you to choose" in quiet
     odd = result(noise=ratio(1.082, 1.041, 1.124)).to_markdown().replace("\\", "")
-    assert "(+4.1 to +12.4). A change from -11.0 to +12.4 % counts as none. Its own interval does not contain 0" in odd
+    assert "(+4.1 to +12.4). A change from −11.0 to +12.4 % counts as none. Its own interval does not contain 0" in odd
     assert "- batch-size-x2: within the noise of the training; another training" in odd
 
 
 def test_markdown_is_escaped():
     text = result().to_markdown()
-    assert "| channels-last | -40 to -20 % | -30.0 % (-35.0 to -25.0) | kept |" in text
+    assert "| channels-last | −40 to −20 % | −30.0 % (−35.0 to −25.0) | kept |" in text
     assert "no \\[red\\]compiler\\[/red\\]\\\\x1b\\[31m \\| here" in text
     assert "```py\nmodule = module.to(memory_format=torch.channels_last)\n```" in text
 
@@ -103,7 +103,7 @@ def test_output_goes_to_stdout_and_progress_to_stderr(tuned, capsys):
     assert main(["tune", "any:thing"]) == 0
     streams = capsys.readouterr()
     assert "Kept: channels-last." in streams.out
-    assert streams.err == "lightning-perf: working …\n"
+    assert streams.err == "lightning-perf: working …\nlightning-perf: to resume later, tune with -o FOLDER\n"
 
 
 PATCH = """\
@@ -126,7 +126,7 @@ def script(tmp_path, monkeypatch):
     sources = []
     places = (Place("bf16-mixed", "Trainer(…)", "train.py", 1), Place("keep-memory", "export A=1", reason="no file"))
 
-    def campaign_of(source, settings, on_progress):
+    def campaign_of(source, settings, on_progress, **_):
         sources.append(source)
         return result(places=places, diff=PATCH, command="lightning-perf tune train.py", versions={"torch": "2.9"})
 
@@ -180,13 +180,15 @@ def test_markdown_reads_as_a_pull_request(script, capsys):
     text = result(losses=losses, diff=PATCH, places=(Place("a", "b", "train.py", 1),), command="x y").to_markdown()
     text = text.replace("\\", "")
     assert f"```diff\n{PATCH}```" in text
-    assert "| time per step | 12.3 ms | 8.64 ms | -30.0 % (-34.0 to -26.0) |" in text
-    assert "| mean loss of steps 6 to 10 | 2 | 1.99 | -0.5 % |" in text
+    assert "| time per step | 12.3 ms | 8.64 ms | −30.0 % (−34.0 to −26.0) |" in text
+    assert "| mean loss of steps 6 to 10 | 2 | 1.99 | −0.5 % |" in text
     assert "```sh\nx y\n```" in text
 
 
 def test_an_interrupted_tuning_shows_what_it_has_and_ends_as_interrupted(monkeypatch, capsys):
-    monkeypatch.setattr(campaign, "run_campaign", lambda *_: result(interrupted=True, combined=None, confirmed=False))
+    monkeypatch.setattr(
+        campaign, "run_campaign", lambda *_, **__: result(interrupted=True, combined=None, confirmed=False)
+    )
     assert main(["tune", "any:thing"]) == 130
     assert "Kept: channels-last. They were not measured all together" in capsys.readouterr().out
 
@@ -213,7 +215,7 @@ def test_wrong_settings_are_code_2(options, said, capsys):
 
 
 def test_a_training_that_fails_is_code_2(monkeypatch, capsys):
-    def fail(*_):
+    def fail(*_, **__):
         raise TuneError("the unchanged training fails: \x1b[31mboom")
 
     monkeypatch.setattr(campaign, "run_campaign", fail)
@@ -226,6 +228,32 @@ def test_wrong_usage(option, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["tune", "any:thing", *option])
     assert stopped.value.code == 2
+
+
+def no_gain(lever, low, high):
+    return Trial(lever, Outcome.NO_GAIN, None, None, ratio((low + high) / 2, low, high), ())
+
+
+@pytest.mark.parametrize(
+    ("trials", "fields", "code", "said"),
+    [
+        (TRIALS[:1], {}, 1, "failed: channels-last saves 5 % or more"),
+        (TRIALS[:1], {"combined": ratio(0.94, 0.90, 0.96)}, 4, "inconclusive: channels-last may save"),
+        (TRIALS[:1], {"combined": ratio(0.97, 0.96, 0.98)}, 0, "passed: no lever saves 5 %"),
+        (TRIALS[:1], {"confirmed": False}, 4, "inconclusive: channels-last may"),
+        (TRIALS[:1], {"combined": None, "confirmed": False}, 4, "inconclusive: channels-last may"),
+        ((no_gain("workers-1", 0.97, 1.03),), {"kept": ()}, 0, "passed"),
+        ((no_gain("workers-1", 0.93, 1.03),), {"kept": ()}, 4, "inconclusive: workers-1 may save 5 %"),
+        (TRIALS[6:8], {"kept": ()}, 4, "inconclusive: workers-1, workers-2 may"),
+        (TRIALS[2:6], {"kept": ()}, 0, "passed"),  # slower, failed, harmful, and another training
+    ],
+)
+def test_a_gate_fails_if_the_script_leaves_speed_on_the_table(trials, fields, code, said, monkeypatch, capsys):
+    if not fields.get("kept", True):
+        fields = {"combined": None, "confirmed": False, **fields}
+    monkeypatch.setattr(campaign, "run_campaign", lambda *_, **__: result(*trials, **fields))
+    assert main(["tune", "--gate", "0.05", "any:thing"]) == code
+    assert f"lightning-perf: gate {said}" in capsys.readouterr().err
 
 
 def trial(lever, outcome, predicted, measured, rule, **fields):
@@ -260,9 +288,63 @@ def test_shares_become_milliseconds_of_the_unchanged_step():
 
 
 def test_the_command_stores_them_next_to_the_document(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(campaign, "run_campaign", lambda *_: PREDICTED)
+    monkeypatch.setattr(campaign, "run_campaign", lambda *_, **__: PREDICTED)
     assert main(["tune", "any:thing", "--out", str(tmp_path / "tuning")]) == 0
     assert len(find_outcomes(tmp_path)) == 3
     assert main(["tune", "any:thing"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["tuning"], "without --out there is no folder to store them in"
     capsys.readouterr()
+
+
+def test_an_unfinished_tuning_resumes_with_the_same_command(script, tmp_path, monkeypatch, capsys):
+    given = []
+
+    def campaign_of(source, settings, on_progress, *, earlier=None, save):
+        given.append(earlier)
+        found = result(
+            versions=resume.installed_versions(),
+            command=resume.command_of(source, settings),
+            code=resume.code_of(source),
+        )
+        save(found)
+        return found
+
+    monkeypatch.setattr(campaign, "run_campaign", campaign_of)
+    words = ["tune", "-o", "tuning", "train.py", "--lr", "1"]
+    assert main(words) == 0
+    assert main(["tune", "-o", "tuning", "--minutes", "3", *words[3:]]) == 0, "another budget is no other tuning"
+    assert [earlier and earlier.open_levers for earlier in given] == [None, ("workers-1", "workers-2")]
+    assert "to resume, run the same command again" in capsys.readouterr().err
+
+    for changed, said in (([*words[:-1], "2"], "train.py --lr 1, now "), (words, "code: ")):
+        if changed is words:
+            script[0].write_text("Trainer(max_epochs=2)\n")
+        assert main(changed) == 2
+        error = capsys.readouterr().err
+        assert "tuning/tune.json holds an unfinished tuning of another training (" in error
+        assert said in error
+        assert "Give another folder, or remove tuning/tune.json." in error
+    script[0].write_text("Trainer()\n")
+    monkeypatch.setattr(resume, "installed_versions", lambda: {"torch": "9.9"})
+    assert main(words) == 2
+    assert re.search(r"torch: \S+, now 9\.9", capsys.readouterr().err)
+    assert len(given) == 2
+
+
+def test_a_finished_tuning_starts_again(script, tmp_path, capsys):
+    (tmp_path / "tuning").mkdir()
+    (tmp_path / "tuning" / "tune.json").write_text(result(*TRIALS[:6], command="another").to_json())
+    assert main(["tune", "-o", "tuning", "train.py"]) == 0
+    assert len(script[1]) == 1
+
+
+def test_code_outside_git_is_that_of_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_DIR", "/no/such")
+    for name in ("train.py", "model.py", "notes.txt"):
+        (tmp_path / name).write_text("1")
+    before = resume.code_of(Script(("train.py",)))
+    (tmp_path / "notes.txt").write_text("2")
+    assert resume.code_of(Script(("train.py", "--lr", "3"))) == before
+    (tmp_path / "model.py").write_text("2")
+    assert resume.code_of(Script(("train.py",))) != before

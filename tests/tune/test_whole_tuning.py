@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.tune.campaign import run_campaign
-from lightning_perf.tune.result import Outcome
+from lightning_perf.tune.result import Outcome, TuneResult
 from lightning_perf.tune.settings import TuneSettings
 from tests.support.processes import dies
 
@@ -57,3 +57,24 @@ def test_a_real_tuning_finds_what_is_planted(tmp_path, monkeypatch):
     assert "given up after 3 rounds" in trial.reason
     assert result.machine.device == "cpu"
     assert "PL_GLOBAL_SEED" not in os.environ  # a tuning seeds its own processes, not its caller's
+
+
+@pytest.mark.slow
+def test_a_tuning_resumes_after_ctrl_c(tmp_path):
+    command = [sys.executable, "-m", "lightning_perf", "tune", "tests.tune.trainings:planted", "-o", str(tmp_path)]
+    command += ["--levers", "channels-last,fused-optimizer", "--rounds", "6", "--window", "0.1"]
+    with (tmp_path / "said").open("w") as said:
+        tuner = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+    until = time.monotonic() + 300
+    while "slower" not in (tmp_path / "said").read_text() and time.monotonic() < until and tuner.poll() is None:
+        time.sleep(0.2)
+    tuner.send_signal(signal.SIGINT)
+    assert tuner.wait(30) == 130, (tmp_path / "said").read_text()
+    assert "to resume, run the same command again" in (tmp_path / "said").read_text()
+    first = TuneResult.load(tmp_path / "tune.json")
+    assert first.interrupted
+    assert first.open_levers == ("fused-optimizer",)
+    assert subprocess.run(command, check=False, timeout=600).returncode == 0
+    second = TuneResult.load(tmp_path / "tune.json")
+    assert second.trials[0] == first.trials[0]
+    assert (second.trials[1].lever, second.open_levers) == ("fused-optimizer", ())
