@@ -173,7 +173,7 @@ def _wait_in(analysis: RankAnalysis) -> _Wait | None:
 def advised_workers(analysis: RankAnalysis) -> int | None:
     """Return how many worker processes keep up with the recorded steps, as in the advice on waits; None if unknown."""
     wait = _wait_in(analysis)
-    return wait and wait.cost.advised
+    return None if wait is None else wait.cost.advised
 
 
 def _advice(
