@@ -6,11 +6,12 @@ from collections import defaultdict
 from typing import Literal
 
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
-from lightning_perf.analysis.steps.growth import MemoryGrowth, TensorGrowth
+from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.findings.finding import SKIPPED_WORK, Problem, SavingRange, is_worth_it
 from lightning_perf.findings.rules import fit_rule, growth_rule
 from lightning_perf.findings.savings import counted
 from lightning_perf.run_files.fit.account import FULL_GENERATION
+from lightning_perf.run_files.fit.memory_growth import TensorGroup
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
 
@@ -57,7 +58,7 @@ def leak(growth: MemoryGrowth) -> Problem | None:
     )
 
 
-def _leak_cause(growth: MemoryGrowth) -> TensorGrowth | None:
+def _leak_cause(growth: MemoryGrowth) -> TensorGroup | None:
     """Return the kind of tensor that explains the growth; None if none does."""
     expected = growth.bytes_per_step * growth.counted_steps
     largest = max(growth.tensors, key=lambda row: row.bytes, default=None)
@@ -163,7 +164,7 @@ def worker_memory(growth: MemoryGrowth) -> Problem | None:
     )
 
 
-def _leak_sentence(growth: MemoryGrowth, cause: TensorGrowth | None) -> str:
+def _leak_sentence(growth: MemoryGrowth, cause: TensorGroup | None) -> str:
     if not growth.counted_steps:
         return "The tensors were not counted twice, because the fit ended soon after the growth."
     steps = counted(growth.counted_steps, "step")

@@ -318,6 +318,9 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
     idle_ns = next((row.total_ns for row in idle.classes if row.name == "host_other"), 0) / steps
     if launches is not None and launches.launch_bound is not None:
         idle_ns -= launches.launch_bound.python_ns / steps
+    if steps == 1 and analysis.metadata.loop is None:
+        # The end of another recorder's only step may be that recorder at work, e.g. saving its trace.
+        idle_ns -= next((gap.length_ns for gap in idle.longest if gap.after is None), 0)
     pauses = [pause for phase in AROUND_MODEL if analysis.pauses and (pause := analysis.pauses.phase(phase))]
     longest = max(pauses, key=lambda pause: pause.mean_ns, default=None)
     around_ns = sum(analysis.phases.time_ns(phase, "host_other") or 0.0 for phase in AROUND_MODEL)

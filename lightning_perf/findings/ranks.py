@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.ranks.distributed import Distributed
-from lightning_perf.analysis.ranks.links import LinkUse
+from lightning_perf.analysis.ranks.distributed import Distributed, LinkUse
 from lightning_perf.analysis.ranks.whole_fit import LateRank, RanksOverFit
 from lightning_perf.findings.finding import LARGER_BATCH, MIN_SHARE, SIXTEEN_BITS, Problem, SavingRange
 from lightning_perf.findings.rules import ranks_rule, rule, run_rule

@@ -24,6 +24,7 @@ class Order(Message, frozen=True):
         script: The script with the training, or None.
         pickled: The pickled training, or None.
         scout: Whether to check which levers apply and to profile a few steps, instead of training in windows.
+        copy: Folder of an edited copy of the project, to send its `Arguments` instead; empty without one.
     """
 
     source: str | None
@@ -33,6 +34,7 @@ class Order(Message, frozen=True):
     seed: int
     scout: bool
     folder: str
+    copy: str = ""
 
 
 class Run(Message, frozen=True):
@@ -102,6 +104,12 @@ class Site(msgspec.Struct, frozen=True):
     end_column: int | None = None
 
 
+class Arguments(Message, frozen=True):
+    """The simple arguments of the Trainer and of the loader that the training got, by the place of a `Setting`."""
+
+    values: dict[str, dict[str, bool | int | float | str | None]]
+
+
 class Scouted(Message, frozen=True):
     """The result of the scout.
 
@@ -111,6 +119,9 @@ class Scouted(Message, frozen=True):
         network: Class and number of parameters of the model.
         sites: The calls that take settings, by the place of a `Setting`. Where no file of the user's has the call, the
             function that made the object.
+        files: The project's Python files that are loaded, and the YAML files that the script has read.
+        arguments: The simple arguments of the calls.
+        parameters: By the place of a `Setting`, the parameters of each class that may pass them on, e.g. a data module.
     """
 
     machine: Machine
@@ -119,6 +130,9 @@ class Scouted(Message, frozen=True):
     profile: Profile
     network: str = ""
     sites: dict[str, tuple[Site | str, ...]] = msgspec.field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    arguments: Arguments = Arguments({})
+    parameters: dict[str, tuple[tuple[str, ...], ...]] = msgspec.field(default_factory=dict)
 
 
 class Ready(Message, frozen=True):

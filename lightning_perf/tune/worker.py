@@ -29,6 +29,7 @@ from lightning_perf.tune.levers.loader import Workers, fetch_cpu_share, training
 from lightning_perf.tune.levers.optimizer import optimizers_of
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
+from lightning_perf.tune.project_copy import arguments_of, move_to_copy, parameters_of
 from lightning_perf.tune.script import Calls, run_script
 from lightning_perf.tune.training import Training, as_training
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
@@ -216,13 +217,14 @@ def main(channel: Channel) -> None:
 def work(channel: Channel) -> None:
     """Carry out one order."""
     order = channel.receive(Order)
-    carry_out = _scout if order.scout else _train
+    carry_out = _scout if order.scout else _report_arguments if order.copy else _train
     calls = Calls(order.script.root if order.scout and order.script is not None else None)
     if order.script is None:
         carry_out(order, channel, _load(order), calls)
         return
+    script = move_to_copy(order.script, Path(order.copy)) if order.copy else order.script
     try:
-        run_script(order.script, order.seed, lambda found: carry_out(order, channel, found, calls), channel, calls)
+        run_script(script, order.seed, lambda found: carry_out(order, channel, found, calls), channel, calls)
     except NoFitError as error:  # without a traceback, which would hide the last lines of the script
         channel.send(Failure(type(error).__name__, str(error)))
 
@@ -237,7 +239,15 @@ def _scout(order: Order, channel: Channel, training: Training, calls: Calls) -> 
     elements = sum(each.numel() for each in module.parameters() if not torch.nn.parameter.is_lazy(each))
     network = f"{type(module).__qualname__}, {elements:,} parameters"
     sites = calls.sites(training_loader(training), optimizers_of(training) or ()) if order.script is not None else {}
-    channel.send(Scouted(machine, missing, settings, found, network, sites))
+    parameters = parameters_of(training, trainer_class(module))
+    arguments = arguments_of(training)
+    channel.send(Scouted(machine, missing, settings, found, network, sites, calls.files(), arguments, parameters))
+
+
+def _report_arguments(order: Order, channel: Channel, training: Training, _: Calls) -> None:
+    """Train a step, so that the edited script is known to work, and send its arguments."""
+    fit(training, [], order.folder, max_steps=1)
+    channel.send(arguments_of(training))
 
 
 def _train(order: Order, channel: Channel, training: Training, _: Calls) -> None:

@@ -145,6 +145,17 @@ def test_a_wait_in_every_recorded_step_that_the_run_does_not_have_is_held_back_w
     assert PerfReport.from_json(report.to_json()).held_back == report.held_back
 
 
+def test_one_long_wait_does_not_enlarge_the_waits_of_the_usual_step(tmp_path: Path) -> None:
+    run = [(2000.0, 800.0)] * 200
+    run[150] = (25_002_000.0, 25_000_800.0)  # a worker that hung
+    (finding,) = lightning_perf.analyze(folder(tmp_path, recorded(*[800] * 5), run)).findings
+    assert finding.title == "Input-bound: 40.0 % of the step waits for data"
+    assert finding.step_ms == pytest.approx(2.0)
+    assert saving_of(finding)[1] == pytest.approx(0.88)
+    assert "40.0 % without the 2 longest waits" in finding.evidence[-1]
+    assert "The longest is 25.0 s, in step 160." in finding.evidence[-1]
+
+
 def test_waits_that_the_device_hides_do_not_count(tmp_path: Path) -> None:
     """The fetch takes half of each step; in the recording, all but an eighth of it is hidden by work on the device."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB")
