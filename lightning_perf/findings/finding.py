@@ -119,7 +119,7 @@ def is_worth_it(saving_ns: float, whole_ns: float | None, per: Literal["step", "
     """Return whether a saving is large enough to report: 3 % of the step, or of the fit, and 1 s of a fit."""
     if per == "fit":
         return saving_ns >= max(MIN_FIT_SAVING_NS, MIN_SHARE * (whole_ns or 0.0))
-    return bool(whole_ns) and saving_ns >= MIN_SHARE * whole_ns
+    return whole_ns is not None and whole_ns > 0 and saving_ns >= MIN_SHARE * whole_ns
 
 
 def make_finding(

@@ -328,7 +328,7 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
     compiled = analysis.compiled_calls
     if compiled is not None and worth_it(compiled.compile_ns / max(compiled.steps, 1), analysis):
         return None  # Python around a compilation runs once
-    if analysis.operators is None or not analysis.breakdown.marked or not spent_ns:
+    if analysis.operators is None or not analysis.breakdown.marked or spent_ns <= 0:
         # Without operators, their time looks like Python. A recording without marked steps also covers the time before
         # and after the training.
         return None

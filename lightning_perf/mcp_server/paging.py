@@ -43,7 +43,7 @@ def cut(value: Any, handle: Handle, limit: int = LIMIT_BYTES, pointer: str = "")
     if not isinstance(value, (str, dict, list)):
         return value
     more = handle(pointer, 0)
-    room = limit - len(more) - _LEAST  # for the members around what is shown
+    room = limit - len(more) - _LEAST  # for the members around the shown part
     if room < _LEAST:
         return {"more": more}
     if isinstance(value, str):

@@ -65,34 +65,55 @@ def printed(report: PerfReport) -> str:
     return file.getvalue()
 
 
-def test_two_hiccups_in_five_recorded_steps_are_narrowed_to_the_waits_of_the_run(tmp_path: Path) -> None:
-    # Measured: "67.5 % waits, saves 33.8 to 74.3 %" above a table that said 5.8 % over 19,987 steps.
-    trace = recorded(110, 10_110, 110, 10_110, 110)
-    report = lightning_perf.analyze(folder(tmp_path, trace, [(2000, 116)] * 19_987))
-    (finding,) = report.findings
-    assert finding.title == "Input-bound: 5.8 % of the step waits for data"
-    assert finding.step_ms == pytest.approx(2.0)
-    assert saving_of(finding) == pytest.approx((0, 0.116 * 1.1))  # torch has all cores
-    assert finding.severity == "low"
-    assert finding.evidence[-1] == (
-        "Over the run's 19,987 steps the wait is 5.8 %. The 5 recorded steps waited 67.5 %."
-    )
-    assert "Input-bound: 5.8 %" in report.verdict.why
-    assert "67.5 %" not in report.verdict.why
+BURSTS = [(2000.0, 0.0), (2000.0, 0.0), (2000.0, 0.0), (6000.0, 4000.0)] * 100
+ONE_LONG_WAIT = [(2000.0, 10.0)] * 150 + [(102_000.0, 100_000.0)] + [(2000.0, 10.0)] * 49  # a fifth of the run's time
 
 
-def test_hiccups_are_an_outlier_where_the_run_does_not_wait(tmp_path: Path) -> None:
-    trace = recorded(60, 10_060, 60, 10_060, 60)
-    report = lightning_perf.analyze(folder(tmp_path, trace, [(2000, 60)] * 500))
-    assert not report.findings
+@pytest.mark.parametrize(
+    ("waits_us", "run", "share", "most_ms", "said"),
+    [
+        # Measured: "67.5 % waits, saves 33.8 to 74.3 %" above a table that said 5.8 % over 19,987 steps.
+        (
+            (110, 10_110, 110, 10_110, 110),
+            [(2000, 116)] * 19_987,
+            "5.8 %",
+            0.116 * 1.1,
+            "Over the run's 19,987 steps the wait is 5.8 %. The 5 recorded steps waited 67.5 %.",
+        ),
+        (
+            (20,) * 5,
+            [(2000, 800)] * 500,
+            "40.0 %",
+            0.88,
+            "Over the run's 500 steps the wait is 40.0 %. The recorded steps hardly show it (1.0 %).",
+        ),
+        ((5, 5, 4000, 5, 5), BURSTS, "33.3 %", 1.1, "Over the run's 400 steps the wait is 33.3 %."),
+        (
+            (60, 10_060, 60, 10_060, 60),
+            [(2000, 60)] * 500,
+            "",
+            0.0,
+            "for 20.1 ms, the others for 60.0 µs each. Over the run's 500 steps the wait is 3.0 %: an outlier.",
+        ),
+        ((10, 10, 4000, 10, 10), ONE_LONG_WAIT, "", 0.0, "20.4 %, but 0.5 % without the 2 longest waits"),
+    ],
+    ids=["two hiccups", "missed", "bursts", "outlier", "one long wait"],
+)
+def test_the_run_judges_the_waits_of_recorded_steps(
+    tmp_path: Path, waits_us: tuple[float, ...], run: Any, share: str, most_ms: float, said: str
+) -> None:
+    report = lightning_perf.analyze(folder(tmp_path, recorded(*waits_us), run))
     assert not report.held_back
-    note = report.notes[0]
-    assert note == (
-        "2 of the 5 recorded steps waited for data for 20.1 ms, the others for 60.0 µs each. Over the run's 500 steps "
-        "the wait is 3.0 %: an outlier."
-    )
-    assert "Input-bound" not in printed(report)
-    assert note in " ".join(printed(report).split())
+    if not share:
+        assert not report.findings
+        assert any(said in note for note in report.notes)
+        assert said in " ".join(printed(report).split())
+        return
+    (finding,) = report.findings
+    assert finding.title == f"Input-bound: {share} of the step waits for data"
+    assert finding.saving_high_ms == pytest.approx(most_ms)
+    assert said in finding.evidence[-1]
+    assert share in report.verdict.why
 
 
 def test_a_cold_start_leads_and_holds_back_the_findings_of_its_steps(tmp_path: Path) -> None:
@@ -124,15 +145,6 @@ def test_a_wait_in_every_recorded_step_that_the_run_does_not_have_is_held_back_w
     assert PerfReport.from_json(report.to_json()).held_back == report.held_back
 
 
-def test_one_long_wait_of_the_run_is_no_cause(tmp_path: Path) -> None:
-    run = [(2000.0, 10.0)] * 200
-    run[150] = (102_000.0, 100_000.0)  # a fifth of the run's time
-    report = lightning_perf.analyze(folder(tmp_path, recorded(10, 10, 4000, 10, 10), run))
-    assert not report.findings
-    assert not report.held_back
-    assert any("20.4 %, but 0.5 % without the 2 longest waits" in note for note in report.notes)
-
-
 def test_one_long_wait_does_not_enlarge_the_waits_of_the_usual_step(tmp_path: Path) -> None:
     run = [(2000.0, 800.0)] * 200
     run[150] = (25_002_000.0, 25_000_800.0)  # a worker that hung
@@ -142,23 +154,6 @@ def test_one_long_wait_does_not_enlarge_the_waits_of_the_usual_step(tmp_path: Pa
     assert saving_of(finding)[1] == pytest.approx(0.88)
     assert "40.0 % without the 2 longest waits" in finding.evidence[-1]
     assert "The longest is 25.0 s, in step 160." in finding.evidence[-1]
-
-
-def test_a_loader_that_makes_batches_in_bursts_is_input_bound_all_the_same(tmp_path: Path) -> None:
-    run = [(2000.0, 0.0), (2000.0, 0.0), (2000.0, 0.0), (6000.0, 4000.0)] * 100
-    report = lightning_perf.analyze(folder(tmp_path, recorded(5, 5, 4000, 5, 5), run))
-    (finding,) = report.findings
-    assert finding.title.startswith("Input-bound: 33.3 %")
-
-
-def test_a_wait_that_the_recorded_steps_missed_is_found_in_the_step_log(tmp_path: Path) -> None:
-    report = lightning_perf.analyze(folder(tmp_path, recorded(*[20] * 5), [(2000, 800)] * 500))
-    (finding,) = report.findings
-    assert finding.title == "Input-bound: 40.0 % of the step waits for data"
-    assert finding.saving_high_ms == pytest.approx(0.88)
-    assert finding.evidence[-1] == (
-        "Over the run's 500 steps the wait is 40.0 %. The recorded steps hardly show it (1.0 %)."
-    )
 
 
 def test_waits_that_the_device_hides_do_not_count(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.tune import worker
-from lightning_perf.tune.messages import Ready, Scouted, Window
+from lightning_perf.tune.levers.registry import LEVERS, find_lever
+from lightning_perf.tune.messages import Prediction, Profile, Ready, Scouted, Window
 from lightning_perf.tune.training import Training
 from lightning_perf.tune.worker import MOST_SAVING, probed_savings
 from lightning_perf.workers.channel import Failure
@@ -88,12 +90,23 @@ def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
     assert answer.profile.step_ms is not None
     assert answer.profile.step_ms > 0
     assert all(0 <= found.low <= found.high <= MOST_SAVING < 1 for found in answer.profile.predictions)
+    assert set(answer.profile.workers_save) == {lever.name for lever in LEVERS if lever.family == "workers"}
+    assert all(low <= high <= MOST_SAVING for low, high in answer.profile.workers_save.values())
     assert answer.missing["tf32"] == "needs a CUDA GPU with TF32"
     assert answer.missing["channels-last"] is None
     assert str(answer.settings["batch-size-x2"][0]) == "DataLoader(…, batch_size=8)"
     (line,) = map(str, answer.settings["fused-optimizer"])
     assert line == "torch.optim.SGD(…, fused=True)  # in configure_optimizers"
     assert answer.settings.keys() == {name for name, reason in answer.missing.items() if reason is None}
+
+
+def test_each_number_of_workers_has_a_prediction_of_its_own_if_the_training_waits():
+    one, two = find_lever("workers-1"), find_lever("workers-2")
+    waits = Prediction("input-bound", 0.2, 0.4, "recording")
+    profile = Profile((waits,), workers_save={"workers-1": (-0.05, 0.1)})
+    assert profile.prediction(one) == replace(waits, low=-0.05, high=0.1)
+    assert profile.prediction(two) == waits
+    assert replace(profile, predictions=()).prediction(one) is None
 
 
 def test_windows_are_trained_and_told(tmp_path):
