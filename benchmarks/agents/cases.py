@@ -353,7 +353,7 @@ CASES: tuple[Case, ...] = (
         "hta/triton_example/triton_example.c88eab3.json.gz",
         (),
         ("host-work", "input-bound", "launch-bound", "small-kernels", "exposed-communication", *FORMATS, *CPU_RULES),
-        "One step of 13.3 s that ends its work after 1.5 ms. Nothing says what the host, or the recorder, did then.",
+        "One step of 13.3 s that ends its work after 1.5 ms. The recording does not say why the rest takes so long.",
     ),
     _published(
         "hta/critical_path/cuda_event_sync_multi_stream/event_sync_trace.d80adeb.json.gz",
