@@ -55,7 +55,7 @@ def forecast_section(forecast: Forecast, top: int) -> Iterator[Block]:
 
 
 def _tensors(forecast: Forecast) -> Table:
-    rows = [
+    rows: list[tuple[str, str, str, float, float, float]] = [
         (layer.name, tensor, number_format, shares.flushed, shares.saturated, shares.coarse)
         for layer in forecast.layers
         for tensor, formats in layer.tensors.items()
