@@ -55,15 +55,16 @@ def forecast_section(forecast: Forecast, top: int) -> Iterator[Block]:
 
 
 def _tensors(forecast: Forecast) -> Table:
-    rows: list[tuple[str, str, str, float, float, float]] = [
+    rows = [
         (layer.name, tensor, number_format, shares.flushed, shares.saturated, shares.coarse)
         for layer in forecast.layers
         for tensor, formats in layer.tensors.items()
         for number_format, shares in formats.items()
     ]
+    rows.sort(key=lambda row: -row[3])
     return table(
         ("layer", "tensor", "format", "flushed to zero", "saturated", "changed by over 12.5 %"),
-        sorted(rows, key=lambda row: -row[3]),
+        rows,
         "Rounding of weights, activations and gradients",
         "code text text share share share",
         definitions={
