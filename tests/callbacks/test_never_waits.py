@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_perf import PerfCallback, PrecisionCallback
-from lightning_perf.callbacks.numerics.loss_scale import _Attempt
+from lightning_perf.callbacks.numerics.loss_scale import Attempt
 from tests.callbacks.precision_training import Recipe, fit, make_net
 from tests.callbacks.training import loader, make_module, make_trainer
 
@@ -98,9 +98,9 @@ def test_precision_callback_reads_no_value_but_those_that_have_arrived(
     settings: dict[str, Any],
     overflow_at: int | None,
 ) -> None:
-    read, finish = _Attempt.overflowed, PrecisionCallback.on_train_end
+    read, finish = Attempt.overflowed, PrecisionCallback.on_train_end
 
-    def arrived(self: _Attempt, *, wait: bool) -> bool | None:
+    def arrived(self: Attempt, *, wait: bool) -> bool | None:
         assert not wait
         before = len(waits)
         verdict = read(self, wait=wait)
@@ -108,10 +108,10 @@ def test_precision_callback_reads_no_value_but_those_that_have_arrived(
         return verdict
 
     def finished(self: PrecisionCallback, *arguments: Any) -> None:
-        monkeypatch.setattr(_Attempt, "overflowed", read)
+        monkeypatch.setattr(Attempt, "overflowed", read)
         finish(self, *arguments)
 
-    monkeypatch.setattr(_Attempt, "overflowed", arrived)
+    monkeypatch.setattr(Attempt, "overflowed", arrived)
     monkeypatch.setattr(PrecisionCallback, "on_train_end", finished)
     callback = watched(PrecisionCallback("16-mixed", **settings), waits)
     fit(tmp_path, callback, make_net(Recipe(fused=fused, overflow_at=overflow_at)))

@@ -35,6 +35,8 @@ SETTINGS: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "manual": (Recipe(manual=True), {}),
     "manual, two optimizers": (Recipe(manual=True, optimizers=2, overflow_at=2), {}),
     "compiled": (Recipe(compiled=True), {}),
+    "compiled, accumulation": (Recipe(compiled=True), {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}),
+    "compiled, manual": (Recipe(compiled=True, manual=True, optimizers=2), {}),
     "fused": (Recipe(fused=True, overflow_at=2), {}),
 }
 

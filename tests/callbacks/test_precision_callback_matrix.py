@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, fit, make_net
@@ -29,21 +28,6 @@ ONLY_AUTOMATIC = "Automatic gradient (clipping|accumulation) is not supported fo
 def test_what_lightning_refuses_is_refused(tmp_path, fp16_on_cpu, mode, recipe, options, message) -> None:
     with pytest.raises(Exception, match=message):
         fit(tmp_path, PrecisionCallback(mode), make_net(recipe), **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("manual", "optimizers"), [(False, 1), (True, 1), (True, 2)])
-def test_combination_compiled(tmp_path, fp16_on_cpu, mode, manual, optimizers):
-    recipe = Recipe(manual=manual, optimizers=optimizers, compiled=True)
-    for more in ({},) if manual else ({}, {"accumulate_grad_batches": 2, **CLIPPED}):
-        options = {"max_steps": 2, **more}
-        callback = PrecisionCallback(mode, underflow_every_n_steps=1, keep_fp32=["fc"])
-        eager = fit(tmp_path, callback, make_net(Recipe(manual=manual, optimizers=optimizers)), **options)
-        compiled = fit(tmp_path, callback, make_net(recipe), **options)
-        # Dropout under aot_eager draws as in eager mode, so that both are the same training.
-        assert compiled.losses == pytest.approx(eager.losses, rel=1e-2)
-        torch.compiler.reset()
 
 
 @pytest.mark.slow

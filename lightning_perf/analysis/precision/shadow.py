@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from lightning_perf.run_files.numerics.precision import NumericsDrift, finite_or_none
 from lightning_perf.run_files.numerics.samples import ShadowSample
@@ -58,6 +57,11 @@ class LayerDirection(Struct, frozen=True):
     highest_norm_ratio: float | None
     unknown: int
 
+    @property
+    def drifts(self) -> bool:
+        """Whether its gradient pointed elsewhere on a step."""
+        return self.lowest_cosine is not None and self.lowest_cosine < LOW_COSINE
+
 
 class ShadowDrift(Struct, frozen=True):
     """The shadow steps of a run.
@@ -65,26 +69,19 @@ class ShadowDrift(Struct, frozen=True):
     Attributes:
         points: The series over the run.
         layers: The layers, those with the lowest cosine first.
-        largest_loss_error: Largest difference of the losses, relative to the loss in FP32; None if never known.
-        growth: Mean of 1 - cosine in the last quarter of the series over that of the first quarter; None with fewer
-            than 8 points.
         cost_share: Share of the time of the fit that shadow steps took, 0 to 1.
         summary: The result in sentences.
     """
 
     points: tuple[ShadowPoint, ...]
     layers: tuple[LayerDirection, ...]
-    largest_loss_error: float | None
-    growth: float | None
     cost_share: float | None
     summary: tuple[str, ...]
 
     @property
     def drifting(self) -> tuple[LayerDirection, ...]:
         """The layers with a gradient that pointed elsewhere."""
-        return tuple(
-            layer for layer in self.layers if layer.lowest_cosine is not None and layer.lowest_cosine < LOW_COSINE
-        )
+        return tuple(layer for layer in self.layers if layer.drifts)
 
 
 def summarize_shadow(samples: Sequence[ShadowSample]) -> ShadowDrift | None:
@@ -99,21 +96,9 @@ def summarize_shadow(samples: Sequence[ShadowSample]) -> ShadowDrift | None:
         (_layer(name, samples) for name in names),
         key=lambda layer: 2.0 if layer.lowest_cosine is None else layer.lowest_cosine,
     )
-    errors = [
-        abs(point.loss - point.fp32_loss) / abs(point.fp32_loss)
-        for point in points
-        if point.loss is not None and point.fp32_loss
-    ]
     last = samples[-1]
-    drift = ShadowDrift(
-        points=points,
-        layers=tuple(layers),
-        largest_loss_error=max(errors, default=None),
-        growth=_growth([point.cosine for point in points if point.cosine is not None]),
-        cost_share=last.cost_ns / last.elapsed_ns if last.elapsed_ns else None,
-        summary=(),
-    )
-    return replace(drift, summary=_summary(drift))
+    cost_share = last.cost_ns / last.elapsed_ns if last.elapsed_ns else None
+    return ShadowDrift(points, tuple(layers), cost_share, _summary(points, [each for each in layers if each.drifts]))
 
 
 def _layer(name: str, samples: Sequence[ShadowSample]) -> LayerDirection:
@@ -141,17 +126,18 @@ def _growth(cosines: Sequence[float]) -> float | None:
     return last / first if first > 0 else None
 
 
-def _summary(drift: ShadowDrift) -> tuple[str, ...]:
-    known = [point for point in drift.points if point.cosine is not None]
+def _summary(points: Sequence[ShadowPoint], drifting: Sequence[LayerDirection]) -> tuple[str, ...]:
+    known = [point for point in points if point.cosine is not None]
     if not known:
         return ("No gradient could be compared with FP32: all of them were zero, NaN or infinite.",)
     lowest = min(known, key=lambda point: point.cosine or 0.0)
     lines = [
         f"The cosine between the gradients and those in FP32 is at least {lowest.cosine:.4f} (step {lowest.step})."
     ]
-    if drift.largest_loss_error is not None:
-        lines.append(f"The losses differ by at most {100 * drift.largest_loss_error:.2g} %.")
-    drifting = drift.drifting
+    losses = [(point.loss, point.fp32_loss) for point in points if point.loss is not None and point.fp32_loss]
+    if losses:
+        error = max(abs(own - fp32) / abs(fp32) for own, fp32 in losses)
+        lines.append(f"The losses differ by at most {100 * error:.2g} %.")
     if drifting:
         worst = drifting[0]
         more = f", and {len(drifting) - 1} more below {LOW_COSINE:g}" if len(drifting) > 1 else ""
@@ -161,8 +147,9 @@ def _summary(drift: ShadowDrift) -> tuple[str, ...]:
         )
     else:
         lines.append(f"No layer falls below {LOW_COSINE:g}.")
-    if drift.growth is not None and drift.growth >= GROWTH:
-        lines.append(f"The drift grows: 1 - cosine is {drift.growth:.1f} times as large at the end as at the start.")
+    growth = _growth([point.cosine for point in known if point.cosine is not None])
+    if growth is not None and growth >= GROWTH:
+        lines.append(f"The drift grows: 1 - cosine is {growth:.1f} times as large at the end as at the start.")
     return tuple(lines)
 
 

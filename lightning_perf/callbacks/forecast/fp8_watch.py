@@ -52,7 +52,8 @@ class _Seen(Struct, frozen=True):
     def read(self, figures: Sequence[float]) -> Fp8Tensor:
         """Return the tensor with its figures on the host."""
         if self.library == "transformer-engine":
-            return Fp8Tensor(self.form, *figures)
+            largest, scale = figures
+            return Fp8Tensor(self.form, largest, scale)
         largest, values, flushed, saturated = figures
         scale = _LIMITS[self.form] / largest if largest > 0 else 1.0
         return Fp8Tensor(self.form, largest, scale, int(values), int(flushed), int(saturated))

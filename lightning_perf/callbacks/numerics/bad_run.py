@@ -252,10 +252,6 @@ MAX_SECONDS = 60.0
 """Limits of a search. It then returns the best list so far."""
 
 
-class _OutOfBudgetError(Exception):
-    """The search has used up its trials or its time."""
-
-
 class CureSearch:
     """Searches the layers of a module for a minimal list that cures a batch.
 
@@ -289,31 +285,26 @@ class CureSearch:
     def find(self, suspect: str) -> tuple[str, ...] | None:
         """Return a minimal list in the module's order; None if not even all layers in FP32 cure the batch.
 
-        The layer `suspect` is tried first, with the layers around it.
+        The layer `suspect` is tried first, with the layers around it. Beyond the limits, this is the best list so far.
         """
-        try:
-            found = self._find(suspect)
-            return found if found is None or self._test(found) else self._best
-        except _OutOfBudgetError:
-            return self._best
-
-    def _find(self, suspect: str) -> tuple[str, ...] | None:
         for name in _with_parents(suspect):
             if name in self._children and self._test((name,)):
-                return self._refined((name,))
+                return self._finished(self._refined((name,)))
         top = self._children[""]
-        return self._refined(self._minimal(top, ())) if self._test(top) else None
+        return self._finished(self._refined(self._minimal(top, ()))) if self._test(top) else self._best
+
+    def _finished(self, names: tuple[str, ...]) -> tuple[str, ...] | None:
+        return names if self._known.get(frozenset(names)) else self._best
 
     def _test(self, names: Sequence[str]) -> bool:
+        """Return whether a list cures the batch; False without a trial beyond the limits."""
         key = frozenset(names)
-        if key not in self._known:
-            if self.trials >= self._max_trials or self._clock() > self._until:
-                raise _OutOfBudgetError
+        if key not in self._known and self.trials < self._max_trials and self._clock() <= self._until:
             self.trials += 1
             self._known[key] = bool(names) and self._cures(self._sorted(names))
             if self._known[key] and (self._best is None or len(names) <= len(self._best)):
                 self._best = self._sorted(names)
-        return self._known[key]
+        return self._known.get(key, False)
 
     def _sorted(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=lambda name: self._order.get(name, 0)))

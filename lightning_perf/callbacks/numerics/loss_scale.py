@@ -23,7 +23,7 @@ from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, NonFinite, S
 
 
 @dataclass
-class _Attempt:
+class Attempt:
     """An optimizer step, kept until it is known whether the scaler skipped it."""
 
     optimizer: Any
@@ -97,9 +97,9 @@ class LossScaleMonitor(Unscaled):
         trainer_log.add_source(lambda: self.metrics)
         self._locator = locator
         self._isolate = isolate
-        self._open: _Attempt | None = None
-        self._in_batch: list[_Attempt] = []
-        self._unresolved: deque[_Attempt] = deque()
+        self._open: Attempt | None = None
+        self._in_batch: list[Attempt] = []
+        self._unresolved: deque[Attempt] = deque()
         self._attempts = self._logged_attempts = self._resolved = self._skipped = 0
         self._trained_ns = self._counted_ns = 0
         self._backward_in_batch = self._backward_since_step = False
@@ -140,7 +140,7 @@ class LossScaleMonitor(Unscaled):
         self._attempts += 1
         self._step = step_number(self._trainer)
         schedulers = self._schedulers_of(optimizer, automatic=automatic)
-        self._open = _Attempt(optimizer, self._step, self._attempts, schedulers=schedulers)
+        self._open = Attempt(optimizer, self._step, self._attempts, schedulers=schedulers)
 
     def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         self._trained_ns = self._trained_now()
@@ -236,7 +236,7 @@ class LossScaleMonitor(Unscaled):
             self._unresolved.popleft()
             self._advance(attempt, overflow=overflow)
 
-    def _advance(self, attempt: _Attempt, *, overflow: bool) -> None:
+    def _advance(self, attempt: Attempt, *, overflow: bool) -> None:
         before, self._state = self._state, self._state.after(overflow=overflow)
         self._resolved = attempt.number
         cost_ns, self._counted_ns = attempt.ended_ns - self._counted_ns, attempt.ended_ns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -144,20 +145,16 @@ class PrecisionSwitch:
         self.requested = requested
         self.note: str | None = None
         """A note on the choice for the user."""
+        self.switched = False
+        """Whether the Trainer is in a precision that it was not built with."""
         self._scaler_settings = scaler
-        self._adopted: Any = None
-        self._adopted_before: dict[str, Any] = {}
+        self._scaler: Any = None
+        """The scaler of the run that has the settings: the plugin's or the Trainer's own."""
         self._plugin: Any = None
         self._plugin_place: tuple[str, str] | None = None
         self._cache_is_safe = False
-        self._strategy: Any = None
-        self._original: Any = None
+        self._undo = ExitStack()
         self._warned = False
-
-    @property
-    def switched(self) -> bool:
-        """Whether the Trainer is in a precision that it was not built with."""
-        return self._strategy is not None
 
     def install(self, trainer: Trainer) -> None:
         """Switch the Trainer, or leave it be if it has the precision already. Does nothing the second time.
@@ -165,7 +162,7 @@ class PrecisionSwitch:
         Raises:
             PrecisionError: The precision is not possible with this Trainer.
         """
-        if self.switched:
+        if self.switched or self._scaler is not None:
             return
         precision, is_new = _choose(trainer, self.requested)
         self.note = _CPU_NOTE if self.requested not in (None, precision) else None
@@ -178,40 +175,37 @@ class PrecisionSwitch:
             # A manual training_step runs under one autocast from its first forward to its last, with optimizers
             # stepping in between: the cache would serve weights from before the step.
             plugin.cache_enabled = self._cache_is_safe and bool(trainer.lightning_module.automatic_optimization)
-            self._strategy, self._original = trainer.strategy, trainer.strategy.precision_plugin
-            trainer.strategy.precision_plugin = plugin
+            strategy = trainer.strategy
+            self._undo.callback(self._give_back, strategy, strategy.precision_plugin)
+            strategy.precision_plugin, self._scaler, self.switched = plugin, plugin.scaler, True
         elif self._scaler_settings.given:
             self._adopt_scaler(trainer, precision)
 
     def apply_scaler_factors(self) -> None:
         """Set the scaler's factors again: a checkpoint that was loaded in between brings its own."""
-        scaler = self._adopted if self._adopted is not None else getattr(self._plugin, "scaler", None)
-        if scaler is not None:
-            self._scaler_settings.apply_factors(scaler)
+        if self._scaler is not None:
+            self._scaler_settings.apply_factors(self._scaler)
 
     def _adopt_scaler(self, trainer: Trainer, precision: str) -> None:
-        if self._adopted is not None:
-            return
         if precision != "16-mixed" and self.requested is not None:
             return  # On a CPU, bf16-mixed takes the place of 16-mixed, with a warning.
-        if trainer.scaler is None:
+        scaler = trainer.scaler
+        if scaler is None:
             raise PrecisionError(
                 f"{self._scaler_settings} was given, but the Trainer is in '{precision}' and scales no loss",
                 "Give the callback precision='16-mixed' as well, or leave the scaler's settings out",
             )
-        self._adopted = trainer.scaler
-        self._adopted_before = self._scaler_settings.apply(trainer.scaler)
+        self._scaler = scaler
+        self._undo.callback(vars(scaler).update, self._scaler_settings.apply(scaler))
+
+    def _give_back(self, strategy: Any, original: Any) -> None:
+        if strategy.precision_plugin is self._plugin:
+            strategy.precision_plugin = original
 
     def undo(self) -> None:
         """Give the Trainer its own precision back. A second call does nothing."""
-        if self._adopted is not None:
-            vars(self._adopted).update(self._adopted_before)
-            self._adopted = None
-        if self._strategy is None:
-            return
-        if self._strategy.precision_plugin is self._plugin:
-            self._strategy.precision_plugin = self._original
-        self._strategy = self._original = None
+        self._undo.close()
+        self._scaler, self.switched = None, False
 
     def add_state(self, checkpoint: dict[str, Any]) -> None:
         """Put the scaler's state into a checkpoint that is saved while the Trainer has its own precision back."""

@@ -61,9 +61,10 @@ def _tensors(forecast: Forecast) -> Table:
         for tensor, formats in layer.tensors.items()
         for number_format, shares in formats.items()
     ]
+    rows.sort(key=lambda row: -row[3])
     return table(
         ("layer", "tensor", "format", "flushed to zero", "saturated", "changed by over 12.5 %"),
-        sorted(rows, key=lambda row: -row[3]),
+        rows,
         "Rounding of weights, activations and gradients",
         "code text text share share share",
         definitions={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightning_perf.analysis.precision.shadow import LOW_COSINE, ShadowDrift
+from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.precision_charts import drift_charts, shadow_charts
@@ -100,12 +100,11 @@ def shadow_blocks(drift: ShadowDrift, top: int) -> Iterator[Block]:
 def _layers(drift: ShadowDrift, top: int) -> Table:
     rows: list[TableRow] = []
     for layer in drift.layers[:top]:
-        low = layer.lowest_cosine is not None and layer.lowest_cosine < LOW_COSINE
         lowest, highest = _number(layer.lowest_norm_ratio, ".3f"), _number(layer.highest_norm_ratio, ".3f")
         step = Cell(NOT_AVAILABLE if layer.lowest_step is None else str(layer.lowest_step), layer.lowest_step)
         cosines = _number(layer.lowest_cosine, ".5f"), step, _number(layer.mean_cosine, ".5f")
         ratios = Cell(f"{lowest.text}–{highest.text}", layer.lowest_norm_ratio)
-        rows.append((Cell(layer.name, troubled=low), *cosines, ratios, layer.unknown))
+        rows.append((Cell(layer.name, troubled=layer.drifts), *cosines, ratios, layer.unknown))
     return table(
         ("layer", "lowest cosine", "at step", "mean cosine", "norm ratio", "unknown"),
         rows,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from lightning_perf.analysis.precision.forecast import Forecast
-from lightning_perf.analysis.precision.shadow import ShadowDrift, ShadowPoint
+from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.numerics.precision import LossScaleHistory, NumericsDrift, loss_text
 from lightning_perf.show.blocks import Block, Heading, Plot
@@ -50,50 +50,43 @@ def scale_chart(history: LossScaleHistory) -> Plot:
 
 def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
     """Yield the losses of a mixed run and of its FP32 replay."""
-    yield Heading("Loss of the same batches", 4)
-    traces = []
-    for name, losses, color in (
-        (drift.precision, drift.mixed_losses, "accent"),
-        ("fp32", drift.fp32_losses, "ink-soft"),
-    ):
-        batches = list(range(1, len(losses) + 1))
-        texts = [f"{loss_text(loss)} {name}\nbatch {batch}" for batch, loss in zip(batches, losses, strict=True)]
-        traces.append(line(batches, losses, texts, color, marks=True, name=name))
-    every = None if len(drift.mixed_losses) > 16 else 1
+    batches = range(1, len(drift.mixed_losses) + 1)
+    series = {drift.precision: drift.mixed_losses, "fp32": drift.fp32_losses}
+    yield from _losses("batch", batches, series, None if len(batches) > 16 else 1)
+
+
+def shadow_charts(drift: ShadowDrift) -> Iterator[Block]:
+    """Yield the drift of the gradients and of the loss over the run."""
+    steps = [point.step for point in drift.points]
+    gradients = [None if point.cosine is None else max(1 - point.cosine, LEAST_DRIFT) for point in drift.points]
+    title = "Drift of the gradient: 1 − cosine"
+    yield Heading(title, 4)
+    gradient = _series("step", steps, "1 − cosine", gradients, "accent")
+    yield Plot(title, (gradient,), {"xaxis": {"title": "step"}, "yaxis": {"type": "log"}})
+    losses = {"run": [point.loss for point in drift.points], "fp32": [point.fp32_loss for point in drift.points]}
+    yield from _losses("step", steps, losses, None)
+
+
+def _losses(
+    unit: str, places: Sequence[int], series: Mapping[str, Sequence[float | None]], every: int | None
+) -> Iterator[Block]:
+    title = "Loss of the same batches"
+    colors = zip(series, ("accent", "ink-soft"), strict=True)
+    yield Heading(title, 4)
     yield Plot(
-        "Losses in mixed precision and in FP32",
-        tuple(traces),
+        title,
+        tuple(_series(unit, places, name, series[name], color) for name, color in colors),
         {
             "showlegend": True,
-            "xaxis": {"title": "batch", "dtick": every},
+            "xaxis": {"title": unit, "dtick": every},
             "yaxis": {"title": "loss", "measured": True},
         },
     )
 
 
-def shadow_charts(drift: ShadowDrift) -> Iterator[Block]:
-    """Yield the drift of the gradients and of the loss over the run."""
-    title = "Drift of the gradient: 1 − cosine"
-    yield Heading(title, 4)
-    gradient = _series(drift, "1 − cosine", "input", _gradient_drift)
-    yield Plot(title, (gradient,), {"xaxis": {"title": "step"}, "yaxis": {"type": "log"}})
-    yield Heading("Loss of the same batches", 4)
-    losses = (
-        _series(drift, "run", "input", lambda point: point.loss),
-        _series(drift, "fp32", "host_compute", lambda point: point.fp32_loss),
-    )
-    axes = {"xaxis": {"title": "step"}, "yaxis": {"title": "loss"}}
-    yield Plot("Loss of the same batches", losses, {"showlegend": True, **axes})
-
-
-def _gradient_drift(point: ShadowPoint) -> float | None:
-    return None if point.cosine is None else max(1 - point.cosine, LEAST_DRIFT)
-
-
-def _series(drift: ShadowDrift, name: str, color: str, value: Callable[[ShadowPoint], float | None]) -> Trace:
-    values = [value(point) for point in drift.points]
-    texts = [f"{loss_text(found)} {name}\nstep {point.step}" for found, point in zip(values, drift.points, strict=True)]
-    return line([point.step for point in drift.points], values, texts, color, marks=True, name=name)
+def _series(unit: str, places: Sequence[int], name: str, values: Sequence[float | None], color: str) -> Trace:
+    texts = [f"{loss_text(value)} {name}\n{unit} {place}" for place, value in zip(places, values, strict=True)]
+    return line(list(places), list(values), texts, color, marks=True, name=name)
 
 
 def snr_chart(forecast: Forecast) -> Plot:

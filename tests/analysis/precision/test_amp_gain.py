@@ -248,7 +248,7 @@ CONVOLUTION = [[8, 64, 32, 32], [64, 64, 3, 3]]
 DEPTHWISE = [[8, 64, 32, 32], [64, 1, 3, 3]]
 
 
-MEMORY_BOUND: list[tuple[str, str, list[object]]] = [
+MEMORY_BOUND: list[tuple[str, str, Any]] = [
     ("aten::cudnn_convolution", "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float>", CONVOLUTION),
     ("aten::cudnn_convolution", "void cudnn::cnn::conv2d_grouped_direct_kernel<float, float>", DEPTHWISE),
     ("aten::_convolution", "void at::native::conv_depthwise2d_forward_kernel<3, float, int>", DEPTHWISE),
@@ -260,7 +260,7 @@ MEMORY_BOUND: list[tuple[str, str, list[object]]] = [
 
 
 @pytest.mark.parametrize(("operator", "kernel", "dims"), MEMORY_BOUND)
-def test_what_memory_bounds_is_not_promised_twice_the_speed(operator: str, kernel: str, dims: list[object]) -> None:
+def test_what_memory_bounds_is_not_promised_twice_the_speed(operator: str, kernel: str, dims: Any) -> None:
     plain = ("aten::mm", "ampere_sgemm_128x64_nn", 100, [[64, 64]] * 2)
     parts = parts_of(filled(A100_80GB, (operator, kernel, 1000, dims), plain))
     assert parts["products"].time_ns == 100_000  # the plain product alone

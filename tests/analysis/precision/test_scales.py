@@ -76,18 +76,16 @@ def test_killed_run_has_the_history_up_to_its_last_event(tmp_path):
     assert (history.finished, history.attempts, history.scales[-1]) == (False, 4, 16384.0)
 
 
-def test_no_events_are_no_history():
-    with pytest.raises(ValueError, match="the run did not start"):
-        summarize_loss_scale([])
-
-
-def test_run_without_training_time_wastes_nothing():
+def test_goodput_is_a_share_also_of_a_run_without_time_and_of_one_that_skipped_every_step():
     assert summarize_loss_scale(EVENTS[:1]).goodput == 1.0
-
-
-def test_goodput_is_a_share_also_of_a_run_that_skipped_every_step():
     skipped = ScaleEvent("overflow", 1, 1.0, 1, 1000, wasted_ns=1001)
     assert summarize_loss_scale([EVENTS[0], skipped]).goodput == 0
+
+
+@pytest.mark.parametrize("summarize", [summarize_loss_scale, tabulate_underflow])
+def test_nothing_sampled_is_an_error(summarize):
+    with pytest.raises(ValueError, match=r"the run did not start|before its first sampled step"):
+        summarize([])
 
 
 def count(values: np.ndarray, arithmetic: Arithmetic = "fp16") -> LayerGradients:
@@ -137,25 +135,24 @@ def sample(layers: dict[str, LayerGradients], **hidden: LayerGradients) -> Gradi
     return GradientSample(0, 1024.0, layers, hidden)
 
 
-def test_advises_the_scale_that_lifts_all_layers():
-    table = tabulate_underflow([sample({"a": layer(-20), "b": layer(-5)})])
-    assert (table.advice.action, table.advice.init_scale) == ("init_scale", 1024.0 * 2**6)
-    lifted = {name: layer(exponent + 6) for name, exponent in (("a", -20), ("b", -5))}
-    assert tabulate_underflow([sample(lifted)]).underflowing == ()
+ADVISED: dict[str, tuple[dict[str, int], str, float | tuple[str, ...] | None]] = {
+    "a scale that lifts all layers": ({"a": -20, "b": -5}, "init_scale", 1024.0 * 2**6),
+    "FP32 for a few": ({"tiny": -24, **{f"layer{n}": 13 for n in range(5)}}, "keep_fp32", ("tiny",)),
+    "bf16 for many": ({"large": 15, **{f"layer{n}": -22 for n in range(5)}}, "bf16", None),
+}
+"""The exponents of layers, the action, and its argument."""
 
 
-def test_advises_fp32_for_a_few_layers_where_no_scale_fits():
-    layers = {"tiny": layer(-24), **{f"layer{n}": layer(13) for n in range(5)}}
-    table = tabulate_underflow([sample(layers)])
-    assert table.headroom_doublings == 2
-    assert (table.advice.action, table.advice.keep_fp32) == ("keep_fp32", ("tiny",))
-
-
-def test_advises_bf16_where_many_layers_underflow_and_no_scale_fits():
-    layers = {"large": layer(15), **{f"layer{n}": layer(-22) for n in range(5)}}
-    table = tabulate_underflow([sample(layers)])
-    assert table.advice.action == "bf16"
-    assert "5 of 6 layers" in table.advice.text
+@pytest.mark.parametrize("case", ADVISED)
+def test_the_smallest_change_is_advised(case):
+    exponents, action, argument = ADVISED[case]
+    table = tabulate_underflow([sample({name: layer(exponent) for name, exponent in exponents.items()})])
+    assert table.advice.action == action
+    assert (table.advice.init_scale or table.advice.keep_fp32 or None) == argument
+    assert table.headroom_doublings == 15 - max(exponents.values())
+    if action == "init_scale":
+        lifted = {name: layer(exponent + 6) for name, exponent in exponents.items()}
+        assert tabulate_underflow([sample(lifted)]).underflowing == ()
 
 
 def test_layer_that_vanished_counts_by_what_a_larger_scale_showed():
@@ -183,8 +180,3 @@ def test_overflowing_steps_are_left_out_while_there_are_others():
     assert (table.samples, table.layers[0].values, table.layers[0].underflows) == (1, 100, False)
     alone = tabulate_underflow([broken])
     assert (alone.samples, alone.layers[0].values) == (1, 100)
-
-
-def test_no_samples_is_an_error():
-    with pytest.raises(ValueError, match="before its first sampled step"):
-        tabulate_underflow([])

@@ -36,7 +36,6 @@ def test_layers_and_losses():
     assert (body.name, body.lowest_cosine, body.lowest_step, body.unknown) == ("body", 0.95, 100, 1)
     assert body.mean_cosine == pytest.approx(0.97)
     assert (head.name, head.lowest_norm_ratio, head.highest_norm_ratio) == ("head", 0.5, 0.7)
-    assert drift.largest_loss_error == pytest.approx(0.05)
     assert drift.cost_share == 210 / 1200
     assert drift.summary == (
         "The cosine between the gradients and those in FP32 is at least 0.9500 (step 100).",
@@ -54,9 +53,11 @@ def test_a_layer_that_points_elsewhere():
 
 def test_growing_drift():
     drift = summarized(*(sample(step, 1 - 0.001 * (step + 1)) for step in range(8)))
-    assert drift.growth == pytest.approx((0.007 + 0.008) / (0.001 + 0.002))
-    assert drift.summary[-1] == "The drift grows: 1 - cosine is 5.0 times as large at the end as at the start."
-    assert summarized(*(sample(step, 0.9) for step in range(7))).growth is None
+    assert (
+        drift.summary[-1] == "The drift grows: 1 - cosine is 5.0 times as large at the end as at the start."
+    )  # (7 + 8) / (1 + 2)
+    few = summarized(*(sample(step, 1 - 0.001 * (step + 1)) for step in range(7)))
+    assert "The drift grows" not in " ".join(few.summary)
 
 
 def test_the_console_and_json():

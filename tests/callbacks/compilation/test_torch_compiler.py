@@ -93,7 +93,7 @@ def call_with(value: Any, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def rescaled() -> Iterator[Callable[[], None]]:
+def rescaled() -> Iterator[Callable[[], Any]]:
     module = Scaled()
     fast = torch.compile(module, backend="eager")
     for scale in (1, 2):
@@ -101,14 +101,14 @@ def rescaled() -> Iterator[Callable[[], None]]:
         yield lambda: fast(batch(4))
 
 
-def in_another_mode() -> Iterator[Callable[[], None]]:
+def in_another_mode() -> Iterator[Callable[[], Any]]:
     fast = torch.compile(double, backend="eager")
     yield lambda: fast(batch(4))
     with torch.no_grad():
         yield lambda: fast(batch(4))
 
 
-def calls(function: Any, *arguments: tuple[Any, ...]) -> Iterator[Callable[[], None]]:
+def calls(function: Any, *arguments: tuple[Any, ...]) -> Iterator[Callable[[], Any]]:
     fast = torch.compile(function, backend="eager")
     for each in arguments:
         yield partial(fast, *each)

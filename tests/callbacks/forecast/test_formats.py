@@ -72,26 +72,6 @@ def test_fp8_is_torchs_cast(name: str, table: list[tuple[float, int]], dtype: to
     assert rounded.values[0, : len(by_table)].tolist() == by_table
 
 
-@pytest.mark.parametrize(
-    ("name", "table", "dtype"),
-    [("e4m3", E4M3, torch.float8_e4m3fn), ("e5m2", E5M2, torch.float8_e5m2)],
-)
-def test_scales_are_those_of_the_largest_magnitude(
-    name: str, table: list[tuple[float, int]], dtype: torch.dtype
-) -> None:
-    limit = table[-1][0]
-    values = torch.randn(50, 40) * 3e-4
-    largest, earlier = values.abs().max(), values.abs().max() / 4
-    for each, reference in ((name, largest), (f"{name}-delayed", earlier)):
-        scale = limit / reference
-        scaled = values * scale
-        expected = scaled.clamp(-limit, limit).to(dtype).float() / scale
-        rounded = round_values(values, each, largest=largest, earlier_largest=earlier)
-        assert torch.equal(rounded.values, expected)
-        assert torch.equal(rounded.saturated, beyond(scaled, table))
-    assert rounded.saturated.any()
-
-
 @pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
 def test_16_bits_are_torchs_casts(name: str, dtype: torch.dtype) -> None:
     values = torch.tensor([[65504.0, 65519.996, 65520.0, 1e5, 3.39e38, 3.4e38, 2.0**-24, 2.0**-25, 1e-41, -7e4]])

@@ -15,15 +15,13 @@ from lightning_perf.callbacks.trainer_log import TrainerLog
 from tests.callbacks.precision_training import make_net
 
 
-def monitors(
-    module: Any, strategy: Any, *, world_size: int = 2, loggers: tuple[Any, ...] = (), **options: int
-) -> Observers:
+def monitors(module: Any, strategy: Any, *, world_size: int = 2, **options: int) -> Observers:
     trainer = SimpleNamespace(
         strategy=strategy.__new__(strategy),
         scaler=torch.amp.GradScaler("cpu"),
         optimizers=[],
         lr_scheduler_configs=[],
-        loggers=loggers,
+        loggers=(),
         log_every_n_steps=1,
         accumulate_grad_batches=1,
         global_step=0,
@@ -90,22 +88,3 @@ def test_a_shard_is_not_computed_with() -> None:
     assert "underflow" not in results
     with pytest.raises(PrecisionError, match=r"FSDPStrategy shards the model.*Leave out locate_overflows"):
         monitors(module, FSDPStrategy, locate_overflows=1)
-
-
-def test_a_failing_logger_costs_its_metrics_only() -> None:
-    class Away:
-        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-            raise ConnectionError("the server is away")
-
-    module = make_net()
-    watched = monitors(module, DDPStrategy, loggers=(Away(),))
-    loss = module.fc(torch.ones(8, 16)).sum()
-    watched.on_batch_start(None, 0)
-    watched.on_before_backward(loss)
-    loss.backward()
-    watched.on_after_backward()
-    watched.on_before_optimizer_step(torch.optim.SGD(module.parameters()))
-    watched.on_batch_end(None)
-    with pytest.warns(RuntimeWarning, match="metrics of PerfCallback are no longer logged.*server is away"):
-        watched.on_batch_start(None, 1)
-    assert watched.finish()["loss_scale"].attempts == 1

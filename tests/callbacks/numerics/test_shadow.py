@@ -66,22 +66,23 @@ CASES: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16-mixed"},
     "accumulation": {"precision": "bf16-mixed", "accumulate_grad_batches": 3},
     "clipping": {"precision": "bf16-mixed", "gradient_clip_val": 0.1},
+    "other package": {"precision": "bf16-mixed", "accumulate_grad_batches": 3, "gradient_clip_val": 0.1},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", PACKAGES)
-def test_the_training_is_the_same_bit_for_bit(tmp_path, name, case):
+def test_the_training_is_the_same_bit_for_bit(tmp_path, case):
+    name, options = PACKAGES[case == "other package"], CASES[case]
     ours, plain = make_net(name), make_net(name)
-    one = train(tmp_path / "a", ours, name, perf={"shadow": 2, "forecast": 1.0}, **CASES[case])
-    two = train(tmp_path / "b", plain, name, **CASES[case])
+    one = train(tmp_path / "a", ours, name, perf={"shadow": 2, "forecast": 1.0}, **options)
+    two = train(tmp_path / "b", plain, name, **options)
     for key, value in plain.state_dict().items():  # with BatchNorm's statistics
         assert torch.equal(ours.state_dict()[key], value), key
     momenta = [trainer.optimizers[0].state_dict()["state"].values() for trainer in (one, two)]
     assert all(torch.equal(a["momentum_buffer"], b["momentum_buffer"]) for a, b in zip(*momenta, strict=True))
     assert one.callback_metrics["loss"] == two.callback_metrics["loss"]
     assert torch.equal(one.next_random, two.next_random)
-    steps = 12 // CASES[case].get("accumulate_grad_batches", 1)
+    steps = 12 // options.get("accumulate_grad_batches", 1)
     assert [sample.step for sample in samples(tmp_path / "a")] == list(range(0, steps, 2))
 
 
@@ -92,7 +93,7 @@ def test_an_fp32_training_is_its_own_shadow(tmp_path):
         assert sample.whole.cosine == pytest.approx(1.0, abs=1e-12)
         assert sample.whole.norm_ratio == pytest.approx(1.0, abs=1e-12)
     drift = analyze(tmp_path / "perf").shadow
-    assert drift.largest_loss_error == 0
+    assert "The losses differ by at most 0 %." in drift.summary
     assert not drift.drifting
     SHADOW.path(tmp_path / "perf", 0).write_bytes(b"{}\n{}\n")
     report = analyze(tmp_path / "perf")

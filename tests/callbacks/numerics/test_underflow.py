@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -142,24 +144,27 @@ def test_gradients_left_by_another_optimizer_are_not_counted(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("reentrant", "arithmetic"), [(True, "unknown"), (False, "fp16")])
-def test_layers_inside_a_checkpoint_are_in_the_table(tmp_path, reentrant, arithmetic):
-    def checkpointed() -> Any:
-        module = make_net()
-        module.forward = lambda x: module.fc(checkpoint(module.body, x.requires_grad_(), use_reentrant=reentrant))
-        return module
+def checkpointed(*, reentrant: bool) -> Any:
+    module = make_net()
+    module.forward = lambda x: module.fc(checkpoint(module.body, x.requires_grad_(), use_reentrant=reentrant))
+    return module
 
+
+PROBED: dict[str, tuple[Callable[[], Any], str]] = {
+    "reentrant checkpoint": (partial(checkpointed, reentrant=True), "unknown"),
+    "checkpoint": (partial(checkpointed, reentrant=False), "fp16"),
+    "compiled": (partial(make_net, Recipe(compiled=True)), "unknown"),
+    "overflow": (partial(make_net, Recipe(overflow_at=0)), "fp16"),
+}
+
+
+@pytest.mark.parametrize("case", PROBED)
+def test_probing_changes_nothing_and_names_what_it_cannot_see(tmp_path, case):
+    make, arithmetic = PROBED[case]
     callback = PrecisionCallback("16-mixed", underflow_every_n_steps=1, init_scale=2.0**-30)
-    ours = fit(tmp_path, callback, checkpointed())
-    assert same(ours, fit(tmp_path, None, checkpointed(), **stock_options("16-mixed", init_scale=2.0**-30)))
+    ours = fit(tmp_path, callback, make())
+    assert same(ours, fit(tmp_path, None, make(), **stock_options("16-mixed", init_scale=2.0**-30)))
     assert {row.name: row.arithmetic for row in callback.underflow.layers}["body.0"] == arithmetic
-
-
-@pytest.mark.parametrize("recipe", [Recipe(compiled=True), Recipe(overflow_at=0)], ids=["compiled", "overflow"])
-def test_probing_changes_nothing(tmp_path, recipe):
-    callback = PrecisionCallback("16-mixed", underflow_every_n_steps=1, init_scale=2.0**-30)
-    ours = fit(tmp_path, callback, make_net(recipe))
-    assert same(ours, fit(tmp_path, None, make_net(recipe), **stock_options("16-mixed", init_scale=2.0**-30)))
 
 
 def test_large_parameters_are_sampled_evenly():

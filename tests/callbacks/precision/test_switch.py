@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,44 +22,29 @@ from tests.callbacks.precision_training import make_net
 from tests.callbacks.training import PACKAGES, make_trainer
 
 
-class Unknown:
-    """A strategy of nobody's."""
-
-
-def strategy_classes(name: str) -> dict[str, Any]:
-    strategies = importlib.import_module(f"{name}.strategies")
+def strategies(name: str) -> dict[Any, bool]:
+    """Return strategies, and whether they leave precision to the plugin."""
+    module = importlib.import_module(f"{name}.strategies")
+    ddp: Any = module.DDPStrategy
     single_xla = importlib.import_module(f"{name}.strategies.single_xla").SingleDeviceXLAStrategy
-
-    ddp: Any = strategies.DDPStrategy
-
-    class HooksOnly(ddp):
-        def barrier(self, name: str | None = None) -> None: ...
-
-    class OwnBackward(ddp):
-        def backward(self, *args: Any, **kwargs: Any) -> Any: ...
-
+    refused = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy", "XLAStrategy")
+    own = type("OwnBackward", (ddp,), {"backward": lambda *_: None})
     return {
-        "single": strategies.SingleDeviceStrategy,
-        "ddp": ddp,
-        "user's ddp": HooksOnly,
-        "fsdp": strategies.FSDPStrategy,
-        "deepspeed": strategies.DeepSpeedStrategy,
-        "model parallel": strategies.ModelParallelStrategy,
-        "xla": strategies.XLAStrategy,
-        "single xla": single_xla,
-        "user's backward": OwnBackward,
-        "unknown": Unknown,
+        module.SingleDeviceStrategy: True,
+        ddp: True,
+        type("HooksOnly", (ddp,), {"barrier": lambda *_: None}): True,
+        **dict.fromkeys(
+            (*(getattr(module, each) for each in refused), single_xla, own, type("Unknown", (), {})), False
+        ),
     }
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_only_strategies_that_leave_precision_to_the_plugin_are_switched(name):
-    for kind, strategy in strategy_classes(name).items():
+    message = r"handles precision itself.*Trainer\(precision='16-mixed'\)"
+    for strategy, switched in strategies(name).items():
         trainer = SimpleNamespace(strategy=object.__new__(strategy))
-        if kind in ("single", "ddp", "user's ddp"):
-            check_strategy(trainer, "16-mixed")
-            continue
-        with pytest.raises(PrecisionError, match=r"handles precision itself.*Trainer\(precision='16-mixed'\)"):
+        with nullcontext() if switched else pytest.raises(PrecisionError, match=message):
             check_strategy(trainer, "16-mixed")
 
 
