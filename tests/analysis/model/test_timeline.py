@@ -203,8 +203,8 @@ def test_the_innermost_span_has_each_instant(seed: int, monkeypatch: pytest.Monk
     for thread in (1, 2):
         for t in range(100):
             around = [(e - s, name) for s, e, name, own in rows if own == thread and s <= t < e]
-            shortest = [name for length, name in around if length == min(around)[0]]
-            assert owners.get((t, thread)) in (shortest or [None])
+            shortest = {name for length, name in around if length == min(around)[0]}
+            assert owners.get((t, thread), -1) in (shortest or {-1})
     monkeypatch.setattr(timeline_module, "ROWS_AT_ONCE", [1, 9, 20, 1000][seed % 4])
     bins = cut_steps(np.array([0, 60]), np.array([50, 101]), 7)
     expected = Counter(
