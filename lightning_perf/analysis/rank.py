@@ -36,7 +36,7 @@ from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
 from lightning_perf.analysis.ranks.communication import Communication, Wrapper, communication, wrappers
-from lightning_perf.analysis.ranks.links import LinkUse
+from lightning_perf.analysis.ranks.distributed import LinkUse
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases

@@ -27,7 +27,6 @@ class PhasePause(Struct, frozen=True):
 
     Attributes:
         phase: The phase of the step, one of `lightning_perf.analysis.steps.phase_timeline.PHASES`.
-        count: Number of pauses.
         mean_ns: Their time per step.
         median_ns: Their time in the median step.
         least_ns: Their time in the step with the shortest pauses.
@@ -37,7 +36,6 @@ class PhasePause(Struct, frozen=True):
     """
 
     phase: str
-    count: int
     mean_ns: float
     median_ns: float
     least_ns: int
@@ -50,11 +48,9 @@ class Pauses(Struct, frozen=True):
     """Stretches of at least 1 ms in which the host runs neither operators nor runtime calls.
 
     Attributes:
-        steps: Averaged steps.
         phases: The phases with pauses, by the time in the median step.
     """
 
-    steps: int
     phases: tuple[PhasePause, ...]
 
     def phase(self, name: str) -> PhasePause | None:
@@ -93,7 +89,6 @@ def pauses(trace: Trace) -> Pauses | None:
         found.append(
             PhasePause(
                 phase=PHASES[phase],
-                count=len(rows),
                 mean_ns=float(time_ns.mean()),
                 median_ns=float(np.median(time_ns)),
                 least_ns=int(time_ns.min()),
@@ -103,7 +98,7 @@ def pauses(trace: Trace) -> Pauses | None:
             )
         )
     found.sort(key=lambda pause: (-pause.median_ns, -pause.mean_ns, pause.phase))
-    return Pauses(len(averaged), tuple(found))
+    return Pauses(tuple(found))
 
 
 def _main_function(trace: Trace, stretches: list[tuple[int, int]]) -> str | None:

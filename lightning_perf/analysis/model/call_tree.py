@@ -11,7 +11,7 @@ from msgspec import Struct
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
-from lightning_perf.trace.indexing import distinct
+from lightning_perf.trace.indexing import distinct, self_ns
 from lightning_perf.trace.trace import Trace
 
 MOST_ROWS = 1000
@@ -96,6 +96,14 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
         steps=int(averaged_steps(trace).sum()),
         left_out=size - len(order),
     )
+
+
+def operator_costs(trace: Trace) -> Int64Array:
+    """Return the own time of each operator: of the compute kernels that it launches, or else on the host."""
+    if not trace.device.is_compute.any():
+        return self_ns(trace.operators, trace.links.operator_parent)
+    kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
+    return sum_by(trace.links.device_operator[kernels], trace.device.duration_ns[kernels], len(trace.operators))
 
 
 def _most_expensive(host: Int64Array, device: Int64Array, most: int) -> set[int]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
+from lightning_perf.analysis.kernels.tensor_core_eligibility import most_reasons, on_tensor_cores
 from lightning_perf.analysis.model.call_tree import call_paths
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
 from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows, self_ns
@@ -100,7 +100,6 @@ class OperatorTable(Struct, frozen=True):
     Attributes:
         rows: The rows, the longest time first: by device self time, then by host self time.
         steps: Steps that the figures are over; divide by it for a figure per step.
-        host_ns: Host time inside operators, which is the sum of the rows' self times.
         device_ns: Time of all device work; None without a device. Work that overlaps counts each.
         unattributed_device_ns: The part of it that no operator launched (a Triton kernel called from Python, a
             replayed graph, a launch that was not recorded). The rest is the sum of the rows' device self times.
@@ -108,7 +107,6 @@ class OperatorTable(Struct, frozen=True):
 
     rows: tuple[OperatorRow, ...]
     steps: int
-    host_ns: int
     device_ns: int | None
     unattributed_device_ns: int | None
 
@@ -140,7 +138,10 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     shapes = {} if by_shape else _calls_by_shape(trace, active, group, host_self, device_self)
     stacks = _calls_by_stack(trace, active, group, host_self, device_self)
     has_device = len(device) > 0
-    cores_ns, _, reasons = tensor_core_use(trace, linked, group[launcher[linked]], size)
+    launched_by = group[launcher[linked]]
+    on_cores = on_tensor_cores(trace, linked)
+    cores_ns = sum_by(launched_by[on_cores], device.duration_ns[linked[on_cores]], size)
+    reasons = most_reasons(trace, linked, launched_by)
     chosen = np.flatnonzero((calls > 0) | (device_self_ns > 0))
     rows = [
         OperatorRow(
@@ -152,7 +153,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
             device_total_ns=int(device_total_ns[g]) if has_device else None,
             device_self_ns=int(device_self_ns[g]) if has_device else None,
             tensor_core_ns=int(cores_ns[g]) if has_device else None,
-            tensor_core_reason=reasons[g],
+            tensor_core_reason=reasons.get(g),
             shapes=tuple(shapes.get(g, ())),
             stacks=tuple(stacks.get(g, ())),
         )
@@ -162,7 +163,6 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     return OperatorTable(
         rows=tuple(rows),
         steps=int(averaged_steps(trace).sum()),
-        host_ns=int(host_self_ns.sum()),
         device_ns=int(device.duration_ns[ran].sum()) if has_device else None,
         unattributed_device_ns=int(device.duration_ns[ran & (launcher < 0)].sum()) if has_device else None,
     )

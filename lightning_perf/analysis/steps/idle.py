@@ -114,7 +114,6 @@ class IdleGap(Struct, frozen=True):
         start_ns: Its start, from the start of the recording.
         length_ns: Its length.
         cause: The class with the largest part of it.
-        before: The device work that ended last before it; None at the start of the recording.
         after: The device work that ended it; None if the step ended first.
         operator: The operator that the training thread (or the thread that launched `after`) ran.
         annotation: The marked range that it was in.
@@ -126,7 +125,6 @@ class IdleGap(Struct, frozen=True):
     start_ns: int
     length_ns: int
     cause: str
-    before: str | None
     after: str | None
     operator: str | None
     annotation: str | None
@@ -139,7 +137,6 @@ class Idle(Struct, frozen=True):
 
     Attributes:
         steps: Steps that the figures are over.
-        wall_ns: Their wall time.
         idle_ns: Device-idle time: the totals of the classes together.
         share: Part of the wall time, 0 to 1; None if the file is truncated.
         gaps: Number of gaps.
@@ -152,7 +149,6 @@ class Idle(Struct, frozen=True):
     """
 
     steps: int
-    wall_ns: int
     idle_ns: int
     share: float | None
     gaps: int
@@ -187,7 +183,6 @@ def idle(trace: Trace) -> Idle | None:
     top = np.argsort(-length, kind="stable")[:_GAPS_LISTED].tolist()
     return Idle(
         steps=int(averaged_steps(trace).sum()),
-        wall_ns=wall_ns,
         idle_ns=idle_ns,
         share=share_of(trace, idle_ns, wall_ns),
         gaps=len(gaps),
@@ -203,7 +198,7 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
     start, end = int(gaps.start_ns[row]), int(gaps.end_ns[row])
     device, steps = trace.device, trace.steps
     step = int(np.searchsorted(steps.start_ns, start, side="right")) - 1
-    began, first_after = np.searchsorted(device.start_ns, (start, end), side="left").tolist()
+    first_after = int(np.searchsorted(device.start_ns, end, side="left"))
     # A step can end before the next work begins.
     ends_it = first_after < len(device) and int(device.start_ns[first_after]) == end
     thread = steps.thread
@@ -216,7 +211,6 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
         start_ns=start - trace.begin_ns,
         length_ns=end - start,
         cause=cause,
-        before=trace.names[int(device.name[np.argmax(device.end_ns[:began])])] if began else None,
         after=trace.names[int(device.name[first_after])] if ends_it else None,
         operator=_running(trace, trace.operators, thread, start, end),
         annotation=_running(trace, marks, thread, start, end, skip=is_step),
