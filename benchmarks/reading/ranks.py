@@ -131,10 +131,7 @@ def table(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
             f"load average at the start {about['load_average_at_start'][0]:.1f}."
         ),
         "",
-        (
-            "| ranks | processes | wall s | CPU s | wall s a rank | CPU s a rank | peak MB | of a worker "
-            "| matched collectives |"
-        ),
+        "| ranks | jobs | wall s | CPU s | wall s a rank | CPU s a rank | peak MB | worker MB | matched collectives |",
         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:

@@ -11,8 +11,9 @@ after the imports, and peak resident memory. Arms:
 - ``read_trace_gz``: the same on the gzipped file
 - ``read_trace_cores``, ``read_trace_cores_gz``: the same with a worker process for each processor
 - ``read_again``, ``read_again_gz``: a second `lightning_perf.read_trace`, which finds the columns in the cache
-- ``analyze``: `lightning_perf.analyze` in one process, everything in the report
+- ``analyze``: `lightning_perf.analyze` in one process, everything in the report, without the cache
 - ``analyze_gz``: the same on the gzipped file
+- ``analyze_kept``: ``analyze`` with an empty cache of columns: it keeps them, and memory holds those in use
 - ``analyze_cores``: the same as ``lightning-perf analyze`` does it, with worker processes where they pay
 - ``torch_tb_profiler``: its loader (installed in this environment or left out)
 - ``traceinsight``: formerly HTA, load and temporal breakdown (needs ``--traceinsight-python``)
@@ -48,7 +49,7 @@ HERE = Path(__file__).parents[1]
 # The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
-METHOD_VERSION = 4
+METHOD_VERSION = 5
 
 PEERS = ("torch_tb_profiler", "traceinsight")
 """The arms that take minutes: they run in fewer rounds, and where wanted on fewer sources."""
@@ -127,6 +128,7 @@ WORKERS: dict[str, tuple[Callable[[Path], int], tuple[str, ...]]] = {
     "read_again_gz": (reading, ("lightning_perf.trace.reader",)),
     "analyze": (analysis, ("lightning_perf.report.build",)),
     "analyze_gz": (analysis, ("lightning_perf.report.build",)),
+    "analyze_kept": (analysis, ("lightning_perf.report.build",)),
     "analyze_cores": (analysis_on_all, ("lightning_perf.report.build",)),
     "torch_tb_profiler": (tb_profiler, ("torch_tb_profiler.profiler.data",)),
 }
@@ -170,7 +172,7 @@ def measure(arm: str, path: Path, traceinsight_python: str | None) -> dict[str, 
         command = [sys.executable, __file__, "--worker", arm, str(path)]
     again = arm.startswith("read_again")
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, CACHE_VARIABLE: cache if again else OFF}
+        environment = {**os.environ, CACHE_VARIABLE: cache if again or arm == "analyze_kept" else OFF}
         for _ in range(1 + again):  # the first reader fills the cache
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     lines = done.stdout.strip().splitlines()

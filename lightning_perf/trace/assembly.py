@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -166,7 +167,32 @@ _CODED = {
 }
 """Columns of codes, and the list that has the meaning of each code."""
 
-_TABLES = ("operators", "annotations", "python", "runtime", "device", "memory", "counters")
+_HOST = {"name": "i", "thread": "i"}
+_INPUTS = {"input_types": "i", "input_shapes": "i"}
+_TABLES: dict[str, dict[str, str]] = {
+    "operators": _HOST | _INPUTS | {"input_strides": "i", "input_values": "i"},
+    "annotations": _HOST | _INPUTS | {"finished": "b"},
+    "python": _HOST,
+    "runtime": _HOST,
+    "device": {
+        "name": "i", "destination": "b", "direction": "i", "device": "i", "stream": "q", "grid": "i", "block": "i",
+        "blocks_per_sm": "f", "occupancy_percent": "f",
+    },
+    "memory": {"thread": "i"},
+    "counters": {"name": "i", "device": "i", "value": "d"},
+}  # fmt: skip
+"""The columns of each table with their types. Those of `_INTEGERS` come after them."""
+
+_INTEGERS: dict[str, dict[str, tuple[str, int]]] = {
+    "operators": {"sequence": ("q", -1), "forward_thread": ("i", 0), "flops": ("q", 0)},
+    "runtime": {"correlation": ("q", -1)},
+    "device": {"correlation": ("q", -1), "bytes": ("q", 0), "registers": ("i", -1), "shared_bytes": ("i", -1)},
+    "memory": {
+        "device_type": ("i", -1), "device": ("i", -1), "address": ("q", 0), "bytes": ("q", 0),
+        "allocated_bytes": ("q", -1), "reserved_bytes": ("q", -1),
+    },
+}  # fmt: skip
+"""Columns of integers that are fields of an event's arguments, with their types and the values of missing ones."""
 
 
 class AssemblyPart(msgspec.Struct):
@@ -207,50 +233,15 @@ class Assembly:
         self.values = JsonTexts()
         self.sizes = RawTexts()
         self.directions = RawTexts()
-        inputs = {"input_types": "i", "input_shapes": "i"}
-        self.operators = Rows(
-            exact,
-            name="i",
-            thread="i",
-            **inputs,
-            input_strides="i",
-            input_values="i",
-            sequence="q",
-            forward_thread="i",
-            flops="q",
-        )
-        self.annotations = Rows(exact, name="i", thread="i", finished="b", **inputs)
-        self.python = Rows(exact, name="i", thread="i")
-        self.runtime = Rows(exact, name="i", thread="i", correlation="q")
-        self.device = Rows(
-            exact,
-            name="i",
-            destination="b",
-            direction="i",
-            device="i",
-            stream="q",
-            correlation="q",
-            bytes="q",
-            grid="i",
-            block="i",
-            blocks_per_sm="f",
-            occupancy_percent="f",
-            registers="i",
-            shared_bytes="i",
-        )
+        rows = {
+            table: Rows(exact, **columns, **{name: code for name, (code, _) in _INTEGERS.get(table, {}).items()})
+            for table, columns in _TABLES.items()
+        }
+        self.operators, self.annotations, self.python = rows["operators"], rows["annotations"], rows["python"]
+        self.runtime, self.device = rows["runtime"], rows["device"]
+        self.memory, self.counters = rows["memory"], rows["counters"]
         self.collectives: list[tuple[int, list[bytes]]] = []
-        self.memory = Rows(
-            exact,
-            thread="i",
-            device_type="i",
-            device="i",
-            address="q",
-            bytes="q",
-            allocated_bytes="q",
-            reserved_bytes="q",
-        )
         self.regions: list[tuple[int, int, bool]] = []
-        self.counters = Rows(exact, name="i", device="i", value="d")
         self._others: Counter[tuple[str, object]] = Counter()
         self._processes: dict[object, str] = {}
 
@@ -327,7 +318,7 @@ class Assembly:
     def _add_group(self, target: Destination, group: list[Any]) -> None:
         rows: Rows = self.device if target in _DEVICE else getattr(self, target.value)
         if rows is self.runtime:
-            rows.add_integers("correlation", [e.args.correlation for e in group], -1)
+            _add_integers(rows, "runtime", [e.args for e in group])
         times = [e.ts for e in group]
         if not self._exact and times[0] is not None and abs(times[0]) >= FLOAT_EXACT_BELOW_US:
             raise InexactTimeError
@@ -362,9 +353,7 @@ class Assembly:
         rows.add_codes(
             "input_values", [0 if len(v := bytes(a.values)) > LONGEST_VALUES_BYTES else values[v] for a in args]
         )
-        rows.add_integers("sequence", [a.sequence for a in args], -1)
-        rows.add_integers("forward_thread", [a.forward_thread for a in args], 0)
-        rows.add_integers("flops", [a.flops for a in args], 0)
+        _add_integers(rows, "operators", args)
 
     def _add_inputs(self, rows: Rows, args: list[Any]) -> None:
         types, shapes = self.types, self.shapes
@@ -390,14 +379,11 @@ class Assembly:
         rows.add_codes("direction", [directions[bytes(a.kind)] for a in args] if is_copy else [0] * len(group))
         rows.add_integers("device", [e.pid if a.device is None else a.device for e, a in zip(group, args)], 0)  # noqa: B905
         rows.add_integers("stream", [_stream(e) for e in group], -1)
-        rows.add_integers("correlation", [a.correlation for a in args], -1)
-        rows.add_integers("bytes", [a.bytes for a in args], 0)
         rows.add_codes("grid", [sizes[bytes(a.grid)] for a in args])
         rows.add_codes("block", [sizes[bytes(a.block)] for a in args])
         rows.add_floats("blocks_per_sm", [a.blocks_per_sm for a in args])
         rows.add_floats("occupancy_percent", [a.occupancy_percent for a in args])
-        rows.add_integers("registers", [a.registers for a in args], -1)
-        rows.add_integers("shared_bytes", [a.shared_bytes for a in args], -1)
+        _add_integers(rows, "device", args)
         for row, a in enumerate(args, first_row):
             if a.collective is not NO_RAW:
                 raw = (a.collective, a.dtype, a.group, a.in_elements, a.out_elements, a.group_size)
@@ -424,10 +410,9 @@ class Assembly:
         rows = self.memory
         rows.add_times([e.ts for e in events], [0] * len(events))
         self._add_threads(rows, events)
-        args = [e.args for e in events]
-        rows.add_integers("device_type", [a.device_type for a in args], -1)
-        rows.add_integers("device", [a.device for a in args], -1)
-        rows.add_integers("address", [a.address for a in args], 0)
-        rows.add_integers("bytes", [a.bytes for a in args], 0)
-        rows.add_integers("allocated_bytes", [a.allocated for a in args], -1)
-        rows.add_integers("reserved_bytes", [a.reserved for a in args], -1)
+        _add_integers(rows, "memory", [e.args for e in events])
+
+
+def _add_integers(rows: Rows, table: str, args: list[Any]) -> None:
+    for name, (_, default) in _INTEGERS[table].items():
+        rows.add_integers(name, list(map(attrgetter(name), args)), default)

@@ -114,8 +114,8 @@ class InstantArgs(
         "device": "Device Id",
         "address": "Addr",
         "bytes": "Bytes",
-        "allocated": "Total Allocated",
-        "reserved": "Total Reserved",
+        "allocated_bytes": "Total Allocated",
+        "reserved_bytes": "Total Reserved",
     },
 ):
     """``args`` of an instant. Only those of allocator events are used."""
@@ -124,8 +124,8 @@ class InstantArgs(
     device: Label = -1
     address: Label = 0
     bytes: Label = 0
-    allocated: Label = -1
-    reserved: Label = -1
+    allocated_bytes: Label = -1
+    reserved_bytes: Label = -1
 
 
 _NO_INSTANT_ARGS = InstantArgs()

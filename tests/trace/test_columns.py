@@ -24,6 +24,7 @@ def kept(value: Any, default: int) -> int:
 def test_columns_keep_all_numbers(seed: int) -> None:
     rng = random.Random(seed)
     choices: list[list[Any]] = [[0], [7], [-1, -1, -1, 3], [0, 2**62, None, 2**63], [5, 5, 5, [], 5]]
+    shares_of: list[list[Any]] = [[NAN], [0.5], [0.5, NAN, None]]
     values: list[Any] = []
     floats: list[Any] = []
     whole, parts = Rows(exact=False, number="q", share="f"), []
@@ -32,7 +33,7 @@ def test_columns_keep_all_numbers(seed: int) -> None:
         for _ in range(rng.randrange(1, 4)):
             rows = rng.randrange(1, 6)
             numbers = rng.choices(rng.choice(choices[: 1 + seed % 5]), k=rows)
-            shares = rng.choices(rng.choice([[NAN], [0.5], [0.5, NAN, None]][: 1 + seed % 3]), k=rows)
+            shares = rng.choices(rng.choice(shares_of[: 1 + seed % 3]), k=rows)
             part.add_times([2.5] * rows, [0] * rows)
             part.add_integers("number", numbers, -9)
             part.add_floats("share", shares)

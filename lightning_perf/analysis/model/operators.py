@@ -19,7 +19,7 @@ from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Arr
 from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
-_Groups: TypeAlias = NDArray[np.integer[Any]]
+_Groups: TypeAlias = NDArray[np.signedinteger[Any]]
 
 MOST_LISTED = 3
 MOST_FRAMES = 12

@@ -56,7 +56,9 @@ def find_gaps(trace: Trace) -> Gaps:
     steps = Intervals(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
     idle = subtract(steps, device_busy(trace))
     sets = (queued_work(trace), *host_sets(trace).values())
-    dtype = np.int32 if (idle.end_ns - idle.start_ns).max(initial=0) <= np.iinfo(np.int32).max else np.int64
+    dtype: type[np.signedinteger[Any]] = np.int64
+    if (idle.end_ns - idle.start_ns).max(initial=0) <= np.iinfo(np.int32).max:
+        dtype = np.int32
     lengths = (part.astype(dtype) for part in exclusive_ns(sets, idle.start_ns, idle.end_ns))
     return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
 
