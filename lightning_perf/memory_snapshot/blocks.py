@@ -122,7 +122,7 @@ def _uses(moment: Moment) -> Iterator[Part]:
 
 
 def _groups(device: DeviceMemory, top: int, *, recorded: bool) -> Iterator[Block]:
-    """Yield the lines that held memory, and what they did; on the console, the other lines together in a last row."""
+    """Yield the lines that held memory. On the console, a last row has the other lines together."""
     peak_bytes, end_bytes = device.peak.allocated_bytes, device.end.allocated_bytes
     failed = any(row.out_of_memory_bytes is not None for row in device.groups)
     groups = [row for row in device.groups if row.peak_bytes or top == EVERY_ROW]

@@ -133,7 +133,7 @@ UNRECORDED = {
     "launches": "there are no launches",
     "distributed": "there are no ranks to compare",
 }
-"""What is missing in each view if no step was profiled."""
+"""The data that each view lacks if no step was profiled."""
 
 
 def _missing(report: PerfReport, rank: RankAnalysis | None) -> Iterator[Line]:

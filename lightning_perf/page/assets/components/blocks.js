@@ -56,8 +56,9 @@ function side(parts) {
 /**
  * A part of a document's page; null if the document has no such part.
  *
- * `before` is content below the first heading. `keeps(name)` returns whether tables show the row of a name. `rank` is the
- * rank that the names of tables belong to.
+ * @param before Content below the first heading.
+ * @param keeps Returns whether tables show the row of a name.
+ * @param rank The rank that the names of tables belong to.
  */
 export function part({ parts }, name, { before = null, keeps = () => true, rank = null } = {}) {
   const groups = [];
