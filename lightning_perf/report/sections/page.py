@@ -16,8 +16,8 @@ from lightning_perf.report.labels import count_of, is_amd, matrix_units
 from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
-from lightning_perf.report.sections.forecast import forecast_page
-from lightning_perf.report.sections.fp32_comparison import shadow_page
+from lightning_perf.report.sections.forecast import forecast_section
+from lightning_perf.report.sections.fp32_comparison import shadow_blocks
 from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank import rank_parts
@@ -101,8 +101,11 @@ PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
     "compilation": compilation_section,
     "step_times": step_times_section,
     "fp8": functools.partial(fp8_section, top=EVERY_ROW),
-    "shadow": shadow_page,
-    "forecast": forecast_page,
+    "shadow": lambda drift: (
+        Heading("Shadow steps in FP32", definition="shadow-step"),
+        *shadow_blocks(drift, EVERY_ROW),
+    ),
+    "forecast": functools.partial(forecast_section, top=EVERY_ROW),
     "over_fit": over_fit_section,
 }
 """Parts of the page with the names of the fields of a report that they show."""
@@ -265,7 +268,8 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
     devices = efficiency.devices if times.has_device and efficiency is not None else ()
     device = devices[0] if devices else None
     which = f"device {device.ordinal} of {len(devices)}" if device is not None and len(devices) > 1 else ""
-    yield Line(device_line(report, rank), "quiet")
+    host = "" if times.has_device else "Recorded on the host only: "
+    yield Line(f"{host}{device_line(report, rank)}", "quiet")
     figures = [
         _step_time(report, rank),
         Figure("Device busy", format_share(device.busy if device else None), which, "busy"),
