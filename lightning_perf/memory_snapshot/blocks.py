@@ -122,7 +122,7 @@ def _uses(moment: Moment) -> Iterator[Part]:
 
 
 def _groups(device: DeviceMemory, top: int, *, recorded: bool) -> Iterator[Block]:
-    """Yield the lines that held memory, and what they did; on the console, the other lines together in a last row."""
+    """Yield the lines that held memory. On the console, a last row has the other lines together."""
     peak_bytes, end_bytes = device.peak.allocated_bytes, device.end.allocated_bytes
     failed = any(row.out_of_memory_bytes is not None for row in device.groups)
     groups = [row for row in device.groups if row.peak_bytes or top == EVERY_ROW]
@@ -135,7 +135,7 @@ def _groups(device: DeviceMemory, top: int, *, recorded: bool) -> Iterator[Block
         peak, blocks, end, error, made, made_bytes = map(sum, zip(*sizes, strict=True))
         at_peak = (_part_of(peak, peak_bytes), peak / max(1, peak_bytes)) if recorded else ()
         at_error = (error,) if failed else ()
-        return (first, use, *at_peak, blocks, _part_of(end, end_bytes), *at_error, phase, made, made_bytes)
+        return (first, *at_peak, use, blocks, _part_of(end, end_bytes), *at_error, phase, made, made_bytes)
 
     rows = [cells(name_line(row.line, row.module), _colored(row.category), [row], row.phase) for row in groups[:top]]
     if len(groups) > top:
@@ -148,9 +148,9 @@ def _groups(device: DeviceMemory, top: int, *, recorded: bool) -> Iterator[Block
         shown = len(device.groups)
         yield Line(f"The largest {shown:,} of {count_of(shown + device.left_out_groups, 'line')}", "quiet")
     yield table(
-        ("line", "for", *peak, "blocks", "at the end", *error, *more),
+        ("line", *peak, "for", "blocks", "at the end", *error, *more),
         rows,
-        kinds=f"code text{' bytes share' * recorded} count bytes{' bytes' * failed} text count bytes",
+        kinds=f"code{' bytes share' * recorded} text count bytes{' bytes' * failed} text count bytes",
         extra=(*error, *more),
     )
 
@@ -201,13 +201,18 @@ def _segments(device: DeviceMemory, *, named: bool) -> Iterator[Block]:
         lengths, starts, rows, labels = zip(*parts, strict=True)
         traces.append(bars(lengths, rows, labels, _segment_color(category), orientation="h", base=starts))
     names = [
-        f"{format_bytes(each.reserved_bytes)}, {format_share(each.used_bytes / (each.reserved_bytes or 1))} in use"
+        f"{format_bytes(each.reserved_bytes)}, {format_share(each.used_bytes / (each.reserved_bytes or 1))}"
         for each in device.segments
     ]
     yield Plot(
         "The contents of the largest segments. The table has their sizes.",
         tuple(traces),
-        {"barmode": "overlay", "bargap": 0.15, "xaxis": {"title": unit}, "yaxis": names_axis(names)},
+        {
+            "barmode": "overlay",
+            "bargap": 0.15,
+            "xaxis": {"title": f"{unit}, with the share in use"},
+            "yaxis": names_axis(names),
+        },
         height=70 + 16 * shown,
         legend=tuple((SEGMENT_LABELS[category], _segment_color(category)) for category in runs),
     )

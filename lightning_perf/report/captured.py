@@ -7,21 +7,17 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from lightning_perf.analysis.diff import Diff, DiffTable, diff
+from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.errors import TraceError
-from lightning_perf.report.labels import CATEGORY_LABELS, count_of
+from lightning_perf.report.labels import count_of
 from lightning_perf.report.recording import Recording
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, is_capture_name
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.units import format_duration, format_ratio
-
-NAMED_CHANGES = 3
-NAMED_SHARE = 0.1
-"""The largest parts of a change are named, up to three, and none below a tenth of the whole change."""
 
 AS_USUAL = 1.1
 """A captured step within a tenth of the usual one is no longer slow."""
@@ -147,25 +143,6 @@ def _differences(changed: Diff, *, by_request: bool) -> list[str]:
             f"a step of the scheduled window {format_duration(step.before_ns)} (mean of {changed.before_steps})."
         )
     ]
-    if (step.ratio or 0.0) < AS_USUAL:
-        if not by_request:
-            lines.append("The steps were as fast as usual again by the time that the profiler recorded.")
-        return lines
-    categories = _largest(changed.categories, CATEGORY_LABELS)
-    if categories:
-        lines.append(f"Longer than usual: {', '.join(categories)}.")
-    for table, what in ((changed.operators_host, "operators on the host"), (changed.kernels, "device work")):
-        names = _largest(table, {}, of_ns=step.change_ns) if table is not None else []
-        if names:
-            lines.append(f"Among {what}: {', '.join(names)}.")
+    if (step.ratio or 0.0) < AS_USUAL and not by_request:
+        lines.append("The steps were as fast as usual again by the time that the profiler recorded.")
     return lines
-
-
-def _largest(table: DiffTable, labels: dict[str, str], of_ns: float | None = None) -> list[str]:
-    """Return the rows that grew most, with their growth."""
-    least_ns = NAMED_SHARE * max(table.change_ns if of_ns is None else of_ns, 0.0)
-    grown = [row for row in table.rows if row.change_ns > 0 and row.change_ns >= least_ns and row.name is not None]
-    return [
-        f"{labels.get(row.name or '', row.name or '')} +{format_duration(row.change_ns)}"
-        for row in grown[:NAMED_CHANGES]
-    ]

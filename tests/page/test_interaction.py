@@ -152,7 +152,7 @@ def test_paper_is_light_and_has_the_charts_out_of_sight_too(tmp_path: Path, open
     opened.page.evaluate(f"() => {{ window.print = () => {{ {seen}; }}; }}")
     opened.page.click("text=Print")
     printed = opened.page.wait_for_selector("[data-printed]").get_attribute("data-printed")
-    assert json.loads(printed) == ["light", [True] * 3]
+    assert json.loads(printed) == ["light", [True] * 2]
     assert opened.page.evaluate(theme) == "dark"
 
 

@@ -48,7 +48,7 @@ def test_the_page_shows_who_held_the_memory(open_page: Any, report: MemoryReport
     assert "the lowest memory within a step grew by 4.00 MiB over 4 steps and never fell." in text
     assert opened.texts(".tile dd")[0].startswith(format_bytes(device.peak.allocated_bytes).replace(" ", "\u00a0"))
     first = opened.texts("#table-held-2 tbody tr:first-child > *")
-    assert [first[place].strip() for place in (0, 2)] == [
+    assert [cell.strip() for cell in first[:2]] == [
         device.groups[0].line,
         format_bytes(device.groups[0].peak_bytes),
     ]

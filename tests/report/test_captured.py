@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -50,19 +51,9 @@ def test_what_differed_is_told_by_category_and_operator(tmp_path: Path) -> None:
     assert capture.evidence == (
         "3 steps up to step 119 took 3.10 ms on average, 3.10× the usual 1.00 ms. The limit was 1.25 ms.",
         "A captured step takes 3.10 ms (mean of 2), a step of the scheduled window 1.00 ms (mean of 2).",
-        "Longer than usual: waiting for input +2.00 ms.",
     )
     assert len(report.sources) == 1
     assert PerfReport.from_json(report.to_json()) == report
-
-
-def test_an_operator_that_grew_is_named(tmp_path: Path) -> None:
-    trace(tmp_path, fetch_us=100)
-    trace(tmp_path / "slow-step-9", fetch_us=100, first=10, work_us=4900)
-    record(tmp_path, CaptureRecord("slow-step-9", CaptureTrigger.SLOW_STEPS, 8, SLOW))
-    (capture,) = analyze(tmp_path).captures
-    assert "Longer than usual: host operators +4.00 ms." in capture.evidence
-    assert "Among operators on the host: aten::mm +4.00 ms." in capture.evidence
 
 
 def test_a_slowness_that_was_over_is_said(tmp_path: Path) -> None:
@@ -154,4 +145,4 @@ def test_the_console_shows_trust_and_captures(tmp_path: Path, capsys: pytest.Cap
     assert "Afterwards the step time recovered: 1.00×" in text
     assert "The profiler cost 5.50 ms" in text
     assert "slow-step-120  slow steps" in text
-    assert "Longer than usual: waiting for input +2.00 ms." in text
+    assert re.search(r"waiting for input +100 µs +2\.10 ms +\+2\.00 ms", text)

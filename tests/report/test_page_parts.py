@@ -30,6 +30,8 @@ from tests.analysis.precision.test_forecast import sample
 from tests.analysis.precision.test_shadow import sample as shadow_sample
 from tests.findings import accounts, compilations
 from tests.page.samples import hand_made_report
+from tests.page.test_tables import many_kernels
+from tests.report.test_captured import SLOW, record, trace
 from tests.report.test_memory_sections import out_of_memory_report, recording
 from tests.support.shown import page_text, table_of, texts
 from tests.support.trace_builder import TraceBuilder
@@ -82,6 +84,13 @@ def of_overlapping_streams(folder: Path) -> PerfReport:
     return analyze(trace.write(folder / "rank0.pt.trace.json"))
 
 
+def slow_capture(folder: Path) -> PerfReport:
+    trace(folder, fetch_us=100)
+    trace(folder / "slow-step-120", fetch_us=2100, first=121, work_us=1000)
+    record(folder, CaptureRecord("slow-step-120", CaptureTrigger.SLOW_STEPS, 119, SLOW))
+    return analyze(folder)
+
+
 PARTS: list[tuple[Callable[[Path], PerfReport], str, tuple[str, ...]]] = [
     (
         with_forecast,
@@ -131,6 +140,11 @@ PARTS: list[tuple[Callable[[Path], PerfReport], str, tuple[str, ...]]] = [
         "regions.0",
         ("encoder 2 400 µs 78.4 %", "Power (W) 0 400 300–500", "0.360 J per step"),
     ),
+    (many_kernels, "operators.0", ("aten::inner 12 1.08 ms 100 % 480 µs", "aten::op3 1 0 ns 0 % 20.0 µs")),
+    (many_kernels, "kernels.0", ("device compute: 1.08 ms", "k1 1 90.0 µs 8.3 % 90.0 µs unknown")),
+    (many_kernels, "call_tree.0", ("aten::op11 90.0 µs 0 ns 60.0 µs 20.0 µs 1 aten::inner 90.0 µs 90.0 µs",)),
+    (many_kernels, "missing.0", ("modules This recording does not name modules.", "distributed The run has one rank")),
+    (slow_capture, "captures", ("Step 119", "usual 1.00 ms, limit 1.25 ms", "waiting for input 100 µs 2.10 ms")),
 ]
 
 

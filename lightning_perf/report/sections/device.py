@@ -6,17 +6,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lightning_perf.analysis.core.arrays import Series
 from lightning_perf.analysis.host.launches import Launches, QueueDepth
-from lightning_perf.analysis.host.sync_points import SyncPoints
+from lightning_perf.analysis.host.sync_points import SyncPoint, SyncPoints
 from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.ranks.communication import Communication
+from lightning_perf.analysis.ranks.communication import CollectiveRow, Communication
 from lightning_perf.analysis.ranks.distributed import LinkUse
 from lightning_perf.analysis.steps.idle import Idle
 from lightning_perf.findings.savings import counted, each
 from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS, count_of
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
-from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Cell, Figure, Figures, Heading, Line, Part, Plot, table
+from lightning_perf.show.blocks import (
+    EVERY_ROW,
+    WIDE,
+    Bar,
+    Block,
+    Cell,
+    Field,
+    Figure,
+    Figures,
+    Heading,
+    Line,
+    Part,
+    Plot,
+    table,
+    tabulate,
+)
 from lightning_perf.show.plots import area, time_axis
 from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import (
@@ -236,19 +251,21 @@ def _sync_points(waits: SyncPoints, of_what: str) -> Iterator[Block]:
     steps = max(waits.steps, 1)
     time = f"{format_duration(waits.wait_ns / steps)} {of_what}"
     yield Heading("Waits of the host for the device", definition="sync-point", aside=time)
-    yield table(
-        ("in", "phase", "calls", "wait", "device\nidle after", "saving\nat most"),
+    yield tabulate(
+        waits.points,
         (
-            (
-                ", ".join(filter(None, (point.operator, "GradScaler" * point.by_scaler, point.call))),
-                PHASE_LABELS[point.phase],
-                point.calls / steps,
-                *(t / steps for t in (point.wait_ns, point.drained_ns, point.regained_ns)),
-            )
-            for point in waits.points
+            Field("in", "name", _waiting_call),
+            Field("phase", "figure", lambda point: PHASE_LABELS[point.phase]),
+            Field("calls", "count", "calls", per=steps),
+            Field("wait", "duration", "wait_ns", per=steps),
+            Field("device\nidle after", "duration", "drained_ns", per=steps),
+            Field("saving\nat most", "duration", "regained_ns", per=steps),
         ),
-        kinds="name figure count duration duration duration",
     )
+
+
+def _waiting_call(point: SyncPoint) -> str:
+    return ", ".join(filter(None, (point.operator, "GradScaler" * point.by_scaler, point.call)))
 
 
 def _casts(tax: AutocastTax, of_what: str) -> Iterator[Block]:
@@ -337,29 +354,25 @@ def _sent(found: Communication) -> Iterator[Line]:
 
 
 def _collectives(communication: Communication, steps: int, top: int) -> Iterator[Block]:
-    rows = (
+    rates = ("algorithm_bytes_per_s", "bus_bytes_per_s", "best_bus_bytes_per_s")
+    yield tabulate(
+        communication.collectives[:top],
         (
-            f"{kernel_text(row.name)}{f' {row.dtype}' if row.dtype else ''}",
-            ", ".join([row.group or "", *([count_of(row.ranks, "rank")] if row.group and row.ranks else [])]),
-            row.bytes,
-            row.calls / steps,
-            None if row.bytes is None else row.bytes * row.calls / steps,
-            row.total_ns / steps,
-            row.mean_ns,
-            row.min_ns,
-            row.max_ns,
-            row.algorithm_bytes_per_s,
-            row.bus_bytes_per_s,
-            row.best_bus_bytes_per_s,
-        )
-        for row in communication.collectives[:top]
+            Field("collective", "code", lambda row: f"{kernel_text(row.name)} {row.dtype or ''}".strip()),
+            Field("group", "text", _group, extra=WIDE),
+            Field("size", "bytes", "bytes"),
+            Field("calls", "count", "calls", per=steps),
+            Field("sent", "bytes", lambda row: None if row.bytes is None else row.bytes * row.calls, "", WIDE, steps),
+            Field("time", "duration", "total_ns", extra=WIDE, per=steps),
+            Field("mean", "duration", "mean_ns"),
+            Field("minimum", "duration", "min_ns"),
+            Field("maximum", "duration", "max_ns", extra=WIDE),
+            Field("bandwidth", "bandwidth", rates[0], "algorithm-bandwidth", WIDE),
+            Field("bus bandwidth", "bandwidth", rates[1], "bus-bandwidth"),
+            Field("of the shortest", "bandwidth", rates[2], "bus-bandwidth", WIDE),
+        ),
     )
-    heads = ("collective", "group", "size", "calls", "sent", "time", "mean", "minimum", "maximum")
-    rates = ("bandwidth", "bus bandwidth", "of the shortest")
-    yield table(
-        (*heads, *rates),
-        rows,
-        kinds="code text bytes count bytes" + " duration" * 4 + " bandwidth" * 3,
-        definitions={rates[0]: "algorithm-bandwidth", rates[1]: "bus-bandwidth", rates[2]: "bus-bandwidth"},
-        extra=("group", "sent", "time", "maximum", rates[0], rates[2]),
-    )
+
+
+def _group(row: CollectiveRow) -> str:
+    return ", ".join([row.group or "", *([count_of(row.ranks, "rank")] if row.group and row.ranks else [])])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lightning_perf.analysis.model.memory import DeviceMemory, PeakPart
+from lightning_perf.analysis.model.memory import AliveBlocks, DeviceMemory, PeakPart
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.labels import MEMORY_LABELS, PHASE_LABELS
 from lightning_perf.report.sections.device import curve
 from lightning_perf.report.sentences import batch_sentences
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
-from lightning_perf.show.blocks import Bar, Block, Cell, Figure, Figures, Heading, Line, Part, Plot, table
+from lightning_perf.show.blocks import Bar, Block, Cell, Field, Figure, Figures, Heading, Line, Part, Plot, tabulate
 from lightning_perf.show.plots import Trace, area, bytes_axis, line, peak, time_axis, upright
 from lightning_perf.units import format_bytes, format_share
 
@@ -46,54 +46,41 @@ def memory_section(device: DeviceMemory, rank: RankAnalysis, top: int) -> Iterat
         whole = sum(part.bytes for part in device.parts)
         yield Heading("Memory at the peak", 4)
         yield Bar(f"Memory at the peak, {name}", tuple(_part(part, whole) for part in device.parts), alone=True)
-        yield table(
-            ("held by", "for", "phase", "blocks", "size"),
+        yield tabulate(
+            device.alive[:top],
             (
-                (
-                    Cell(
-                        row.operator
-                        or ("(no operator)" if row.phase or not device.listed else "(before the recording)"),
-                        detail=f" in {row.module}" if row.module else "",
-                    ),
-                    Cell(MEMORY_LABELS[row.category], color=row.category),
-                    PHASE_LABELS[row.phase] if row.phase is not None else "",
-                    row.blocks,
-                    _barred(row.bytes, device.peak_allocated_bytes),
-                )
-                for row in device.alive[:top]
+                Field("held by", "code", lambda row: _holder(row, listed=device.listed)),
+                Field("for", "text", lambda row: Cell(MEMORY_LABELS[row.category], color=row.category)),
+                Field("phase", "text", lambda row: PHASE_LABELS[row.phase] if row.phase is not None else ""),
+                Field("blocks", "count", "blocks"),
+                Field("size", "bytes", "bytes", most=device.peak_allocated_bytes),
             ),
-            kinds="code text text count bytes",
         )
+
+
+def _holder(row: AliveBlocks, *, listed: bool) -> Cell:
+    unknown = "(no operator)" if row.phase or not listed else "(before the recording)"
+    return Cell(row.operator or unknown, detail=f" in {row.module}" if row.module else "")
 
 
 def memory_tables(device: DeviceMemory) -> Iterator[Block]:
     """Yield the activations of each module, and the events of the allocator by operator, for the page."""
     if device.alive and device.activations:
         yield Heading("Activations at the peak by module", 4, "activations-by-module")
-        most = device.activations[0].bytes
-        rows = ((row.name, row.depth, row.blocks, _barred(row.bytes, most)) for row in device.activations)
-        yield table(("module", "depth", "blocks", "size"), rows, kinds="code count count bytes")
+        size = Field("size", "bytes", "bytes", most=device.activations[0].bytes)
+        counts = (Field(name, "count", name) for name in ("depth", "blocks"))
+        yield tabulate(device.activations, (Field("module", "code", "name"), *counts, size))
     if device.operators:
         yield Heading("Allocator events by operator", 4, "operator-memory")
-        most = device.operators[0].allocated_bytes
-        yield table(
-            ("operator", "allocated", "growth", "allocations", "frees"),
+        yield tabulate(
+            device.operators,
             (
-                (
-                    row.operator or "(no operator)",
-                    _barred(row.allocated_bytes, most),
-                    row.growth_bytes,
-                    row.allocations,
-                    row.frees,
-                )
-                for row in device.operators
+                Field("operator", "code", lambda row: row.operator or "(no operator)"),
+                Field("allocated", "bytes", "allocated_bytes", most=device.operators[0].allocated_bytes),
+                Field("growth", "bytes", "growth_bytes"),
+                *(Field(name, "count", name) for name in ("allocations", "frees")),
             ),
-            kinds="code bytes bytes count count",
         )
-
-
-def _barred(size_bytes: int, most_bytes: int) -> Cell:
-    return Cell(format_bytes(size_bytes), size_bytes, bar=size_bytes / (most_bytes or 1))
 
 
 def _part(part: PeakPart, whole_bytes: int) -> Part:

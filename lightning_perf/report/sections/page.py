@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.trust import Trust
+from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import CATEGORY_LABELS, count_of, is_amd, matrix_units
+from lightning_perf.report.labels import count_of, is_amd, matrix_units
 from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
-from lightning_perf.report.sections.diff import changes_table
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_section
 from lightning_perf.report.sections.fp32_comparison import shadow_blocks
@@ -23,7 +22,14 @@ from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank import rank_parts
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_parts
-from lightning_perf.report.sections.report import STYLES, device_line, held_back_blocks, rule_link, trust_block
+from lightning_perf.report.sections.report import (
+    STYLES,
+    capture_changes,
+    device_line,
+    held_back_blocks,
+    rule_link,
+    trust_block,
+)
 from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS
 from lightning_perf.report.verdict import saving_range, saving_text
 from lightning_perf.show.blocks import (
@@ -32,6 +38,7 @@ from lightning_perf.show.blocks import (
     Card,
     Cell,
     Details,
+    Field,
     Figure,
     Figures,
     Heading,
@@ -39,7 +46,7 @@ from lightning_perf.show.blocks import (
     Listing,
     Span,
     note,
-    table,
+    tabulate,
 )
 from lightning_perf.statistics.ranks import Ratio
 from lightning_perf.units import (
@@ -136,7 +143,7 @@ UNRECORDED = {
     "launches": "there are no launches",
     "distributed": "there are no ranks to compare",
 }
-"""What is missing in each view if no step was profiled."""
+"""The data that each view lacks if no step was profiled."""
 
 
 def _missing(report: PerfReport, rank: RankAnalysis | None) -> Iterator[Line]:
@@ -261,7 +268,8 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
     devices = efficiency.devices if times.has_device and efficiency is not None else ()
     device = devices[0] if devices else None
     which = f"device {device.ordinal} of {len(devices)}" if device is not None and len(devices) > 1 else ""
-    yield Line(device_line(report, rank), "quiet")
+    host = "" if times.has_device else "Recorded on the host only: "
+    yield Line(f"{host}{device_line(report, rank)}", "quiet")
     figures = [
         _step_time(report, rank),
         Figure("Device busy", format_share(device.busy if device else None), which, "busy"),
@@ -335,25 +343,14 @@ def _captures(captures: Sequence[Captured]) -> Iterator[Block]:
         if capture.rank is not None:
             several = f" of {len(capture.ranks)}" if len(capture.ranks) > 1 else ""
             facts.append(f"rank {capture.rank}{several}")
-        diff = capture.diff
-        tables = []
-        if diff is not None:
-            tables = [
-                changes_table(changes, noun, labels, title=title)
-                for changes, noun, labels, title in (
-                    (diff.categories, "category", CATEGORY_LABELS, "By category"),
-                    (diff.kernels, "kernel", None, "Kernels"),
-                    (diff.operators_host, "operator", None, "Operators on the host"),
-                )
-                if changes is not None
-            ]
+        tables = tuple(capture_changes(capture))
         yield Card(
             f"Step {capture.step:,}",
             capture.trigger.value,
             "command" if capture.slowdown is None else "warning",
             (
                 *map(Line, capture.evidence),
-                *((Details("Differences from the scheduled window", tuple(tables)),) if tables else ()),
+                *((Details("Differences from the scheduled window", tables),) if tables else ()),
                 Line((Span(capture.folder, "command"),), "quiet"),
             ),
             " · ".join(facts),
@@ -363,28 +360,28 @@ def _captures(captures: Sequence[Captured]) -> Iterator[Block]:
 def _windows(trust: Trust) -> Iterator[Block]:
     """Yield the effect of each window of the profiler on the run."""
     back = {True: "yes", False: "no", None: "unknown"}
-    yield table(
-        ("steps", "step before", "inside", "after", "inside / before", "after / before", "recovered", "cost"),
+    yield tabulate(
+        trust.windows,
         (
-            (
-                f"{each.window.first_step} – {each.window.last_step}"
-                + (f" ({each.window.capture})" if each.window.capture else ""),
-                each.before_ns,
-                each.inside_ns,
-                each.after_ns,
-                _ratio(each.overhead),
-                _ratio(each.lasting),
-                Cell(back[each.returned], troubled=each.returned is False),
-                each.cost_ns,
-            )
-            for each in trust.windows
+            Field("steps", "name", _steps),
+            Field("step before", "duration", "before_ns"),
+            Field("inside", "duration", "inside_ns"),
+            Field("after", "duration", "after_ns"),
+            Field("inside / before", "figure", lambda row: _ratio(row.overhead)),
+            Field("after / before", "figure", lambda row: _ratio(row.lasting)),
+            Field("recovered", "text", lambda row: Cell(back[row.returned], troubled=row.returned is False)),
+            Field("cost", "duration", "cost_ns"),
         ),
         "Effect of the profiler on the run",
-        "name duration duration duration figure figure text duration",
-        definition="profiler-cost",
+        "profiler-cost",
     )
     if trust.analysis_ns is not None:
         yield Line(f"The analysis took {format_duration(trust.analysis_ns)}.", "quiet")
+
+
+def _steps(row: WindowTrust) -> str:
+    window = row.window
+    return f"{window.first_step} – {window.last_step}{f' ({window.capture})' if window.capture else ''}"
 
 
 def _ratio(ratio: Ratio | None) -> Cell:

@@ -289,10 +289,13 @@ def _loading(loading: Loading, of_what: str) -> Iterator[Block]:
     """Yield how batches are fetched and moved."""
     steps = max(loading.steps, 1)
     yield Heading(f"Batch loading, {of_what}", definition="batch-loading")
-    yield Line(MADE_BY.get(str(loading.loader), "not in the recording"), label="Batches made by")
-    yield Line(format_count(loading.fetches / steps), label="Fetches")
-    yield Line(format_duration(loading.fetch_ns / steps), label="Time in fetches")
-    yield Line(format_duration(loading.operator_ns / steps), label="of it in operators")
+    for label, text in (
+        ("Batches made by", MADE_BY.get(str(loading.loader), "not in the recording")),
+        ("Fetches", format_count(loading.fetches / steps)),
+        ("Time in fetches", format_duration(loading.fetch_ns / steps)),
+        ("of it in operators", format_duration(loading.operator_ns / steps)),
+    ):
+        yield Line(text, label=label)
     if loading.pageable_copies:
         size, time = format_bytes(loading.pageable_bytes / steps), format_duration(loading.pageable_ns / steps)
         copies = format_count(loading.pageable_copies / steps)

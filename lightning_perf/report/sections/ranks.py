@@ -11,7 +11,7 @@ from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.findings.savings import each
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.report.sentences import who_is_late
-from lightning_perf.show.blocks import Block, Cell, Figure, Figures, Heading, Line, Plot, rest, table
+from lightning_perf.show.blocks import Block, Cell, Field, Figure, Figures, Heading, Line, Plot, rest, table, tabulate
 from lightning_perf.show.plots import bars, of_total, time_axis
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
@@ -23,6 +23,8 @@ MAX_RANKS = 16
 
 MANY_RANKS = 16
 """With more ranks, the bars are thin, and the ranks with the most work come first."""
+
+RANK = Field("rank", "figure", lambda row: Cell(str(row.rank), row.rank))
 
 ONE_READ = "Only one rank was read. To see which rank the others wait for, put the traces of all ranks into one folder."
 UNKNOWN = "The recordings do not contain their ranks, so waits between ranks are not known."
@@ -53,23 +55,22 @@ def over_fit_section(run: RanksOverFit) -> Iterator[Block]:
     straggler = run.straggler
     yield Heading("Ranks over the whole fit", definition="late", aside=f"{count_of(run.steps, 'step')} compared")
     yield Line(who_is_late(run), "good" if straggler is None else "warning")
-    phases = ("next batch", "compute", "other") if run.whole_work else ("next batch",)
+    work = (
+        Field("compute", "duration", "compute_ns", "own-work"),
+        Field("other", "duration", "other_ns", "own-work"),
+    )
     ranks = sorted(run.ranks, key=lambda row: -row.late_share) if len(run.ranks) > MAX_RANKS else run.ranks
-    yield table(
-        ("rank", "late in", "by", "waits", *phases, "last step"),
+    yield tabulate(
+        ranks[:MAX_RANKS],
         (
-            (
-                Cell(str(row.rank), row.rank),
-                row.late_share,
-                row.late_ns,
-                row.wait_ns,
-                *(row.input_ns, row.compute_ns, row.other_ns)[: len(phases)],
-                row.last_step,
-            )
-            for row in ranks[:MAX_RANKS]
+            RANK,
+            Field("late in", "share", "late_share", "late"),
+            Field("by", "duration", "late_ns"),
+            Field("waits", "duration", "wait_ns", "wait-over-the-fit"),
+            Field("next batch", "duration", "input_ns"),
+            *(work if run.whole_work else ()),
+            Field("last step", "count", "last_step"),
         ),
-        kinds="figure share duration duration" + " duration" * len(phases) + " count",
-        definitions={"late in": "late", "waits": "wait-over-the-fit", "compute": "own-work", "other": "own-work"},
     )
     yield from rest(len(ranks) - MAX_RANKS, "", hint="")
 
@@ -149,55 +150,37 @@ def _side_by_side(report: PerfReport) -> Iterator[Block]:
 
 def _ranks(compared: Distributed) -> Iterator[Block]:
     rows = sorted(compared.ranks, key=lambda row: -row.work_ns if len(compared.ranks) > MANY_RANKS else row.rank)
-    definitions = {
-        "step time": "step",
-        "own work": "own-work",
-        "waits": "wait-for-ranks",
-        "awaited": "awaited",
-        "compute": "device_compute",
-        "exposed comm.": "communication",
-        "input": "input",
-        "arrived last": "arrived-last",
-        "began late": "began-late",
-    }
     yield Heading("Ranks", aside="mean per step")
-    yield table(
-        ("rank", "host", *definitions, "steps"),
+    yield tabulate(
+        rows,
         (
-            (
-                Cell(str(row.rank), row.rank),
-                row.hostname or "",
-                row.step_ns,
-                row.work_ns,
-                row.wait_ns,
-                row.awaited_ns,
-                row.compute_ns,
-                row.exposed_communication_ns,
-                row.input_ns,
-                row.last_arrivals,
-                row.late_ns,
-                row.steps,
-            )
-            for row in rows
+            RANK,
+            Field("host", "text", lambda row: row.hostname or ""),
+            Field("step time", "duration", "step_ns", "step"),
+            Field("own work", "duration", "work_ns", "own-work"),
+            Field("waits", "duration", "wait_ns", "wait-for-ranks"),
+            Field("awaited", "duration", "awaited_ns", "awaited"),
+            Field("compute", "duration", "compute_ns", "device_compute"),
+            Field("exposed comm.", "duration", "exposed_communication_ns", "communication"),
+            Field("input", "duration", "input_ns", "input"),
+            Field("arrived last", "count", "last_arrivals", "arrived-last"),
+            Field("began late", "duration", "late_ns", "began-late"),
+            Field("steps", "count", "steps"),
         ),
-        kinds="figure text" + " duration" * 7 + " count duration count",
-        definitions=definitions,
     )
 
 
 def _skew(compared: Distributed) -> Iterator[Block]:
     if compared.skew:
         yield Heading("Skew by collective", definition="skew")
-    rows = (
+    yield tabulate(
+        compared.skew,
         (
-            row.name,
-            row.group,
-            row.calls,
-            row.mean_skew_ns,
-            row.max_skew_ns,
-            Cell(f"rank {row.last_rank}", row.last_rank),
-        )
-        for row in compared.skew
+            Field("collective", "code", "name"),
+            Field("group", "text", "group"),
+            Field("calls", "count", "calls"),
+            Field("mean skew", "duration", "mean_skew_ns"),
+            Field("greatest", "duration", "max_skew_ns"),
+            Field("last most often", "figure", lambda row: Cell(f"rank {row.last_rank}", row.last_rank)),
+        ),
     )
-    heads = ("collective", "group", "calls", "mean skew", "greatest", "last most often")
-    yield table(heads, rows, kinds="code text count duration duration figure")

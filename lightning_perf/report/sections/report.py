@@ -10,10 +10,11 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
-from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import count_of, processor_text, settings_text
+from lightning_perf.report.captured import AS_USUAL, Captured
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_text, settings_text
 from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.device import gpu_health_section
+from lightning_perf.report.sections.diff import MOST_ROWS, changes_table
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_section
 from lightning_perf.report.sections.fp32_comparison import fp32_section
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 STYLES: dict[str, Style] = {"high": "bad", "moderate": "warning", "low": "command"}
 
 MAX_SOURCES = 4
+
+NAMED_CHANGES = 3
+"""Changes of a capture by category, kernel and operator on the console."""
 
 
 def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
@@ -182,6 +186,21 @@ def _captures(captures: Sequence[Captured]) -> Iterator[Block]:
     for capture in captures:
         yield Line((Span(capture.folder, "command"), f"  {capture.trigger.value}"))
         yield from listing(capture.evidence, indent=2)
+        yield from capture_changes(capture, NAMED_CHANGES)
+
+
+def capture_changes(capture: Captured, top: int = MOST_ROWS) -> Iterator[Table]:
+    """Yield the changes from the scheduled window to a capture by category, kernel and operator, the largest first."""
+    changed = capture.diff
+    if changed is None or (changed.step.ratio or 0.0) < AS_USUAL:
+        return
+    for changes, noun, labels, title in (
+        (changed.categories, "category", CATEGORY_LABELS, "By category"),
+        (changed.kernels, "kernel", None, "Kernels"),
+        (changed.operators_host, "operator", None, "Operators on the host"),
+    ):
+        if changes is not None:
+            yield changes_table(changes, noun, labels, top, title)
 
 
 def _sources(sources: Sequence[str]) -> Iterator[Block]:

@@ -231,7 +231,9 @@ def _modules(analysis: RankAnalysis, modules: ModuleTree, top: int) -> Iterator[
     steps, on_device, shown = max(modules.steps, 1), modules.device_ns is not None, modules.rows[:top]
 
     def times(where: str, before: str, extra: int) -> Iterator[Field]:
-        yield Field(f"{before}forward", "duration", f"{where}_total_ns", "module", extra, steps)
+        total = f"{where}_total_ns"
+        longest = max(getattr(row, total) or 0 for row in shown) / steps
+        yield Field(f"{before}forward", "duration", total, "module", extra, steps, longest)
         yield Field(f"{before}backward", "duration", f"backward_{where}_ns", "module-backward", extra, steps)
         yield Field(f"{before}own", "duration", f"{where}_self_ns", "module", WIDE, steps)
 

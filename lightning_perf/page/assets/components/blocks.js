@@ -56,8 +56,9 @@ function side(parts) {
 /**
  * A part of a document's page; null if the document has no such part.
  *
- * `before` is content below the first heading. `keeps(name)` returns whether tables show the row of a name. `rank` is the
- * rank that the names of tables belong to.
+ * @param before Content below the first heading.
+ * @param keeps Returns whether tables show the row of a name.
+ * @param rank The rank that the names of tables belong to.
  */
 export function part({ parts }, name, { before = null, keeps = () => true, rank = null } = {}) {
   const groups = [];
@@ -192,8 +193,7 @@ function styled(text, { style = "plain", troubled = false, detail = "", link: st
 
 function tableOf({ columns: all, rows, parents, details, lane }, caption, place) {
   const filled = (i) => i === 0 || rows.some((row) => !["", NOT_AVAILABLE].includes(row[i].text));
-  const barred = rows.some((row) => row.some(({ bar }) => bar !== undefined));
-  const columns = all.map((column, i) => columnOf(column, i, rows, barred)).filter((_, i) => filled(i));
+  const columns = all.map((column, i) => columnOf(column, i, rows)).filter((_, i) => filled(i));
   const marked = new Set(place.rank?.timeline?.[lane]?.names);
   const go = (row) => (marked.has(row[0].text.trimStart()) ? markAddress(lane, row[0].text.trimStart()) : null);
   const shown = { id: place.id(), caption, columns: [{ ...columns[0], go }, ...columns.slice(1)] };
@@ -203,7 +203,7 @@ function tableOf({ columns: all, rows, parents, details, lane }, caption, place)
   return table({ ...shown, rows: rows.filter((row) => place.keeps(row[0].text)), details: unfolded });
 }
 
-function columnOf({ head = "", kind = "figure", definition = null, extra = null }, place, rows, barred) {
+function columnOf({ head = "", kind = "figure", definition = null, extra = null }, place, rows) {
   const words = head.replaceAll("\n", " ") || "name";
   const text = (row) => row[place].text;
   const valued = rows.some((row) => row[place].value !== undefined);
@@ -228,7 +228,7 @@ function columnOf({ head = "", kind = "figure", definition = null, extra = null 
     swatch: (row) => row[place].color,
     bar: rows.some((row) => row[place].bar !== undefined)
       ? (row) => row[place].bar
-      : kind === "share" && !barred
+      : kind === "share" && !extra
         ? (row) => row[place].value
         : null,
   };
