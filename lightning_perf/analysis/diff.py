@@ -152,21 +152,18 @@ def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) 
     operators = None
     if before.operators is not None and after.operators is not None:
         operators = before.operators, after.operators
+    on_device = operators and all(run.device_ns is not None for run in operators)
+    kernels = before.kernels, after.kernels
     first, second = before.breakdown, after.breakdown
-
-    def table(old: _Times, new: _Times) -> DiffTable:
-        return _table(old, new, comparable)
 
     return Diff(
         before_steps=first.averaged_steps,
         after_steps=second.averaged_steps,
         step=_row("step", (first.wall.mean_ns or 0.0, None), (second.wall.mean_ns or 0.0, None), comparable),
-        categories=table(_categories(first), _categories(second)),
-        operators_host=table(*map(_host, operators)) if operators else None,
-        operators_device=table(*map(_device, operators))
-        if operators and all(run.device_ns is not None for run in operators)
-        else None,
-        kernels=table(_kernels(before.kernels), _kernels(after.kernels)) if before.kernels or after.kernels else None,
+        categories=_table(_categories(first), _categories(second), comparable),
+        operators_host=_table(*map(_host, operators), comparable) if operators else None,
+        operators_device=_table(*map(_device, operators), comparable) if on_device else None,
+        kernels=_table(*map(_kernels, kernels), comparable) if any(kernels) else None,
     )
 
 
@@ -273,95 +270,45 @@ def _row(
 
 
 def _verdict(before_ns: float | None, after_ns: float | None, comparable: bool) -> Verdict:
+    before_ns, after_ns = before_ns or 0.0, after_ns or 0.0
     if bool(before_ns) != bool(after_ns):
         return "vanished" if before_ns else "appeared"
     if not comparable:
         return "incomparable"
-    if not before_ns or not after_ns:
-        return "same"
     if abs(after_ns - before_ns) <= SAME_SHARE * before_ns:
         return "same"
     return "faster" if after_ns < before_ns else "slower"
 
 
-class CompileDiff(Struct, frozen=True):
-    """The compilations of two fits.
-
-    Attributes:
-        before_ns: Time of all compilations before; 0 without any.
-        after_ns: The same after.
-        recompilations_before: Recompilations before.
-        recompilations_after: The same after.
-        breaks_before: Lines with a graph break before.
-        breaks_after: The same after.
-        saved_ns_per_step: Median step of the fit without compilation, minus that of the compiled fit; ``None`` unless
-            exactly one of them compiles, and both are the same training.
-        pays_after_steps: Steps until that saves the time of compilation; ``None`` if it never does.
-        steps: Steps of the fit that compiles; ``None`` if both or none of them do.
-        summary: All of this in sentences.
-    """
-
-    before_ns: int
-    after_ns: int
-    recompilations_before: int
-    recompilations_after: int
-    breaks_before: int
-    breaks_after: int
-    saved_ns_per_step: float | None = None
-    pays_after_steps: int | None = None
-    steps: int | None = None
-    summary: str = ""
-
-
-def diff_compilations(
+def compare_compilations(
     before: CompileReport | None,
     after: CompileReport | None,
     *,
     step_before_ns: float | None = None,
     step_after_ns: float | None = None,
-) -> CompileDiff | None:
-    """Compare the compilations of two fits. Median steps are missing where they are unknown, or not comparable."""
-    if before is None and after is None:
-        return None
-    saved_ns = pays_after = steps = None
+) -> str:
+    """Compare the compilations of two fits in sentences; nothing if neither compiled anything.
+
+    Median steps are missing where they are unknown, or not comparable.
+    """
     compiled = after if before is None else before
-    if (before is None or after is None) and compiled is not None:
-        steps = compiled.steps
-        if step_before_ns and step_after_ns:
-            saved_ns = (step_before_ns - step_after_ns) * (1 if before is None else -1)
-            pays_after = math.ceil(compiled.time_ns / saved_ns) if saved_ns > 0 else None
-    sides = [
-        (each.time_ns, each.recompilations, len(each.breaks)) if each is not None else (0, 0, 0)
-        for each in (before, after)
-    ]
-    (before_ns, again_before, breaks_before), (after_ns, again_after, breaks_after) = sides
-    sentences = [f"Compilation took {_side(*sides[0])} before, and {_side(*sides[1])} after."]
-    if saved_ns is not None and pays_after is None:
-        sentences.append("The compiled fit has no faster steps, so compilation does not pay.")
-    elif saved_ns is not None:
-        saved = format_duration(saved_ns)
-        sentences.append(f"It saves {saved} per step (median) and pays after {format_count(pays_after)} steps.")
-        sentences += [f"The compiled fit has {format_count(steps)}."] if steps is not None else []
-    return CompileDiff(
-        before_ns=before_ns,
-        after_ns=after_ns,
-        recompilations_before=again_before,
-        recompilations_after=again_after,
-        breaks_before=breaks_before,
-        breaks_after=breaks_after,
-        saved_ns_per_step=saved_ns,
-        pays_after_steps=pays_after,
-        steps=steps,
-        summary=" ".join(sentences),
-    )
+    if compiled is None:
+        return ""
+    sentences = [f"Compilation took {_compilations(before)} before, and {_compilations(after)} after."]
+    if (before is None or after is None) and step_before_ns and step_after_ns:
+        saved_ns = (step_before_ns - step_after_ns) * (1 if before is None else -1)
+        if saved_ns > 0:
+            saved, steps = format_duration(saved_ns), format_count(math.ceil(compiled.time_ns / saved_ns))
+            sentences.append(f"It saves {saved} per step (median) and pays after {steps} steps.")
+            sentences += [f"The compiled fit has {format_count(compiled.steps)}."] if compiled.steps is not None else []
+        else:
+            sentences.append("The compiled fit has no faster steps, so compilation does not pay.")
+    return " ".join(sentences)
 
 
-def _side(time_ns: int, recompilations: int, breaks: int) -> str:
-    if not time_ns:
+def _compilations(found: CompileReport | None) -> str:
+    if found is None or not found.time_ns:
         return "no time"
-    parts = [
-        f"{format_count(number)} {noun if number == 1 else f'{noun}s'}"
-        for number, noun in ((recompilations, "recompilation"), (breaks, "graph break"))
-        if number
-    ]
-    return f"{format_duration(time_ns)} ({', '.join(parts)})" if parts else format_duration(time_ns)
+    counts = ((found.recompilations, "recompilation"), (len(found.breaks), "graph break"))
+    parts = ", ".join(f"{format_count(count)} {noun if count == 1 else f'{noun}s'}" for count, noun in counts if count)
+    return format_duration(found.time_ns) + f" ({parts})" * bool(parts)

@@ -18,8 +18,7 @@ from lightning_perf.analysis.precision.forecast import Forecast, forecast, produ
 from lightning_perf.analysis.precision.scales import summarize_fp8
 from lightning_perf.analysis.precision.shadow import summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.ranks.distributed import Distributed, distributed
-from lightning_perf.analysis.ranks.links import link_use
+from lightning_perf.analysis.ranks.distributed import Distributed, distributed, link_use
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth

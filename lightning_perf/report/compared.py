@@ -11,13 +11,12 @@ from msgspec import field
 from lightning_perf import __version__
 from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
 from lightning_perf.analysis.diff import (
-    CompileDiff,
     Diff,
     DiffRow,
     FitDiff,
     MemoryDiff,
+    compare_compilations,
     diff,
-    diff_compilations,
     diff_fits,
     diff_memory,
     diff_steps,
@@ -60,7 +59,7 @@ class Compared(LongDocument, PageDocument, SavedDocument, frozen=True):
             ``None`` if the recordings are not comparable, or something other than the precision changed too.
         fit: The changes of the whole fits; ``None`` unless both reports have the account of their fit.
         memory: The changes of the memory at the peak, of each device for which both recordings have allocations.
-        compilation: The compilations of both; ``None`` if neither compiled anything.
+        compilation: The compilations of both, in sentences; empty if neither compiled anything.
         comparability: Whether both recordings show the same training. If not, no verdict calls one of them faster.
         usual_step: The medians of the steps without the profiler; ``None`` unless both runs measured them.
     """
@@ -76,7 +75,7 @@ class Compared(LongDocument, PageDocument, SavedDocument, frozen=True):
     comparability: Comparability = field(default_factory=Comparability)
     fit: FitDiff | None = None
     memory: tuple[MemoryDiff, ...] = ()
-    compilation: CompileDiff | None = None
+    compilation: str = ""
     usual_step: DiffRow | None = None
 
     @property
@@ -129,7 +128,7 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
         comparability=checked,
         fit=diff_fits(before.fit_time, after.fit_time),
         memory=diff_memory(first.memory, second.memory),
-        compilation=diff_compilations(
+        compilation=compare_compilations(
             before.compilation,
             after.compilation,
             step_before_ns=_plain_step_ns(before, first) if comparable else None,

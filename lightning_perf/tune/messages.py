@@ -61,6 +61,7 @@ class Profile(Message, frozen=True):
         step_ms: Median step time without the profiler, a first figure; None if no step was timed.
         probed: For each lever that a probe of the recorded operators covers, the least and the most saving as a share
             of the step; negative for a loss.
+        workers_save: The same for each lever of worker processes, by the recorded waits.
     """
 
     predictions: tuple[Prediction, ...] = ()
@@ -68,11 +69,14 @@ class Profile(Message, frozen=True):
     step_ms: float | None = None
     probed: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     workers: int | None = None
+    workers_save: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
     def prediction(self, lever: Lever) -> Prediction | None:
         """Return the predicted saving of a lever: the probed one, or that of a finding. Without a finding, no kind."""
         fitting = [prediction for prediction in self.predictions if prediction.kind in lever.addresses]
         found = max(fitting, key=lambda prediction: prediction.high, default=None)
+        if found is not None and lever.name in self.workers_save:
+            return Prediction(found.kind, *self.workers_save[lever.name], found.source)
         if lever.name not in self.probed:
             return found
         low, high = self.probed[lever.name]

@@ -25,7 +25,7 @@ from lightning_perf.run_files.probe import Probe
 from lightning_perf.tune.errors import NoFitError, NoTrainingError, TrialError, describe_error
 from lightning_perf.tune.fit import fit, trainer_class
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.levers.loader import fetch_cpu_share, training_loader
+from lightning_perf.tune.levers.loader import Workers, fetch_cpu_share, training_loader
 from lightning_perf.tune.levers.optimizer import optimizers_of
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
@@ -50,7 +50,7 @@ LEAST_COVERAGE = 0.5
 
 def profile(train: Callable[..., None], folder: str) -> Profile:
     """Record a few steps of a fit into a folder, and probe their operators."""
-    from lightning_perf.findings.loading import advised_workers  # trials start faster without these
+    from lightning_perf.findings.loading import advised_workers, worker_saving  # trials start faster without these
     from lightning_perf.report.build import analyze
 
     callback = PerfCallback(
@@ -72,7 +72,7 @@ def profile(train: Callable[..., None], folder: str) -> Profile:
         return Profile(note=f"the profile of the training cannot be read: {error}")
     lead = None if report.lead is None else report.ranks[report.lead]
     step_ms = report.step_times.p50_ns / 1e6 if report.step_times is not None else None
-    if lead is None or not lead.breakdown.wall.mean_ns:
+    if lead is None or not (step_ns := lead.breakdown.wall.mean_ns):
         return Profile(note="the profile of the training holds no steps", step_ms=step_ms)
     predictions = tuple(
         Prediction(
@@ -84,7 +84,17 @@ def profile(train: Callable[..., None], folder: str) -> Profile:
         for finding in report.findings
         if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
     )
-    return Profile(predictions, None, step_ms, probed_savings(lead.probe), advised_workers(lead))
+    workers_save = {
+        lever.name: _shares(*saving_ns, step_ns)
+        for lever in LEVERS
+        if isinstance(lever.change, Workers) and (saving_ns := worker_saving(lead, lever.change.count)) is not None
+    }
+    return Profile(predictions, None, step_ms, probed_savings(lead.probe), advised_workers(lead), workers_save)
+
+
+def _shares(low_ns: float, high_ns: float, step_ns: float) -> tuple[float, float]:
+    """Return a least and a most saving as shares of the step."""
+    return min(low_ns / step_ns, MOST_SAVING), min(high_ns / step_ns, MOST_SAVING)
 
 
 def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:
@@ -100,8 +110,7 @@ def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:
     for lever in LEVERS:
         change = probe.change(lever.probe) if lever.probe is not None else None
         if change is not None:
-            shares = sorted((change.low_ns / probe.step_ns, change.high_ns / probe.step_ns))
-            found[lever.name] = min(shares[0], MOST_SAVING), min(shares[1], MOST_SAVING)
+            found[lever.name] = _shares(*sorted((change.low_ns, change.high_ns)), probe.step_ns)
     return found
 
 

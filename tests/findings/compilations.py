@@ -60,7 +60,7 @@ CALLS = CompiledCalls(
     checks=10,
     check_ns=1_000_000,
     compile_ns=2 * S,
-    functions=(CompiledFunction("0", 5, 1, 5, 400_000), CompiledFunction("1", 5, 1, 5, 600_000)),
+    functions=(CompiledFunction("0", 5, 400_000), CompiledFunction("1", 5, 600_000)),
 )
 
 

@@ -58,7 +58,7 @@ def test_costs() -> None:
 
 WORK = Straggler(5, "host_compute", 1_376_000.0, 0.25)
 RANK = RankShare(0, None, 1, 1e6, None, None, 0.0, None, 1e6, 0)
-EVEN = Distributed((RANK, replace(RANK, rank=1)), 8, (), (), True, 8, (), 0.181, 1_800_000.0, None)
+EVEN = Distributed((RANK, replace(RANK, rank=1)), 8, (), True, 8, (), 0.181, 1_800_000.0, None)
 
 
 def test_one_rank_with_most_work_for_which_the_others_wait():

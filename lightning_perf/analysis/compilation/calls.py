@@ -20,15 +20,11 @@ class CompiledFunction(Struct, frozen=True):
     Attributes:
         frame: torch's number of the function: the part of the compile ID before the slash.
         calls: Its calls.
-        versions: Versions of it that ran.
-        checked: Calls with a recorded check of the guards.
         check_ns: Time of those checks.
     """
 
     frame: str
     calls: int
-    versions: int
-    checked: int
     check_ns: int
 
 
@@ -77,16 +73,15 @@ def compiled_calls(trace: Trace) -> CompiledCalls | None:
 def _functions(trace: Trace, checks: Int64Array, regions: Int64Array) -> tuple[CompiledFunction, ...]:
     check_of = _check_before(trace, checks, regions)
     operators = trace.operators
-    ids = [trace.names[name].removeprefix(_REGION) for name in operators.name[regions]]
     frames: dict[str, list[int]] = {}
-    for row, compile_id in enumerate(ids):
+    for row, compile_id in enumerate(trace.names[name].removeprefix(_REGION) for name in operators.name[regions]):
         frames.setdefault(compile_id.rpartition("/")[0] or compile_id, []).append(row)
     found = []
     for frame, rows in frames.items():
         own = check_of[rows]
         own = own[own >= 0]
         time_ns = int((operators.end_ns[own] - operators.start_ns[own]).sum())
-        found.append(CompiledFunction(frame, len(rows), len({ids[row] for row in rows}), len(own), time_ns))
+        found.append(CompiledFunction(frame, len(rows), time_ns))
     return tuple(sorted(found, key=lambda each: (-each.check_ns, each.frame)))
 
 

@@ -147,7 +147,6 @@ class CompiledFrame(Struct, frozen=True):
         guards: Conditions that are checked before each call of the latest version; ``None`` if unknown.
         calls_per_step: Its calls per step in the recording; ``None`` without one.
         check_ns_per_step: Time to check its guards, per step in the recording; ``None`` without one.
-        recorded_ns_per_step: Time of its compilations in the recorded steps, per step; ``None`` without a recording.
     """
 
     function: str
@@ -165,7 +164,6 @@ class CompiledFrame(Struct, frozen=True):
     guards: int | None
     calls_per_step: float | None
     check_ns_per_step: float | None
-    recorded_ns_per_step: float | None
 
 
 class BreakPlace(Struct, frozen=True):
@@ -332,7 +330,6 @@ def _frame(key: _Key, own: Sequence[Compilation], calls: CompiledCalls) -> Compi
         guards=latest.guards if latest is not None else None,
         calls_per_step=_per_step(sum(each.calls for each in used), calls.steps),
         check_ns_per_step=_per_step(sum(each.check_ns for each in used), calls.steps),
-        recorded_ns_per_step=_per_step(_time(each for each in own if each.recorded), calls.steps),
     )
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.indexing import distinct_rows
 
 
 class _Named(Protocol):
@@ -39,6 +40,14 @@ def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int6
         [1, 0, 12, 0]
     """
     return np.bincount(code, weights=value, minlength=size).astype(np.int64)
+
+
+def largest_codes(group: NDArray[np.integer[Any]], code: NDArray[np.integer[Any]], value: Int64Array) -> dict[int, int]:
+    """Return for each group the code with the largest sum of values."""
+    first, index = distinct_rows(group, code)
+    # In ascending order, so that the largest is written last.
+    rows = first[np.argsort(sum_by(index, value, len(first)), kind="stable")]
+    return dict(zip(group[rows].tolist(), code[rows].tolist(), strict=True))
 
 
 SCORE = 3.5

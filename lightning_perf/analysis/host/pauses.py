@@ -27,7 +27,6 @@ class PhasePause(Struct, frozen=True):
 
     Attributes:
         phase: The phase of the step, one of `lightning_perf.analysis.steps.phase_timeline.PHASES`.
-        count: Number of pauses.
         mean_ns: Their time per step.
         median_ns: Their time in the median step.
         least_ns: Their time in the step with the shortest pauses.
@@ -37,7 +36,6 @@ class PhasePause(Struct, frozen=True):
     """
 
     phase: str
-    count: int
     mean_ns: float
     median_ns: float
     least_ns: int
@@ -50,11 +48,9 @@ class Pauses(Struct, frozen=True):
     """Stretches of at least 1 ms in which the host runs neither operators nor runtime calls.
 
     Attributes:
-        steps: Averaged steps.
         phases: The phases with pauses, by the time in the median step.
     """
 
-    steps: int
     phases: tuple[PhasePause, ...]
 
     def phase(self, name: str) -> PhasePause | None:
@@ -93,7 +89,6 @@ def pauses(trace: Trace) -> Pauses | None:
         found.append(
             PhasePause(
                 phase=PHASES[phase],
-                count=len(rows),
                 mean_ns=float(time_ns.mean()),
                 median_ns=float(np.median(time_ns)),
                 least_ns=int(time_ns.min()),
@@ -103,7 +98,7 @@ def pauses(trace: Trace) -> Pauses | None:
             )
         )
     found.sort(key=lambda pause: (-pause.median_ns, -pause.mean_ns, pause.phase))
-    return Pauses(len(averaged), tuple(found))
+    return Pauses(tuple(found))
 
 
 def _main_function(trace: Trace, stretches: list[tuple[int, int]]) -> str | None:
@@ -121,11 +116,9 @@ def _neighbours(trace: Trace, stretches: list[tuple[int, int]]) -> tuple[str | N
     """Return the outermost operators of the training thread around the pauses with most of the time."""
     table = trace.operators
     rows = np.flatnonzero((table.thread == trace.steps.thread) & (trace.links.operator_parent < 0))
+    starts, names = table.start_ns[rows], [None, *(trace.names[code] for code in table.name[rows].tolist()), None]
+    began = np.searchsorted(starts, np.array(stretches, dtype=np.int64), side="left").tolist()
     time_ns: Counter[tuple[str | None, str | None]] = Counter()
-    for start, end in stretches:
-        last = int(np.searchsorted(table.start_ns[rows], start, side="left")) - 1
-        following = int(np.searchsorted(table.start_ns[rows], end, side="left"))
-        after = trace.names[table.name[rows[last]]] if last >= 0 else None
-        before = trace.names[table.name[rows[following]]] if following < len(rows) else None
-        time_ns[after, before] += end - start
+    for (start, end), (last, following) in zip(stretches, began, strict=True):
+        time_ns[names[last], names[following + 1]] += end - start
     return min(time_ns, key=lambda pair: (-time_ns[pair], str(pair))) if time_ns else (None, None)

@@ -14,7 +14,7 @@ from lightning_perf.analysis.steps.categories import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.steps.idle import device_busy
 from lightning_perf.analysis.steps.phase_timeline import OWN_PREFIX, PHASES, marks_by_phase, phases_at
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
-from lightning_perf.trace.indexing import at_rows
+from lightning_perf.trace.indexing import at_rows, innermost_marked
 from lightning_perf.trace.trace import Trace
 
 _LISTED = 5
@@ -134,14 +134,10 @@ def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64A
 
 def _outermost(trace: Trace, rows: Int64Array) -> Int64Array:
     """Return the outermost operator around each call. Nodes of the backward graph do not count as one."""
-    current = trace.links.runtime_operator[rows].astype(np.int64)
-    found = np.full(len(rows), NO_ROW, dtype=np.int64)
-    node = trace.names_where(lambda name: name.startswith("autograd::"))
-    while (known := current != NO_ROW).any():
-        inside = current[known]
-        found[known] = np.where(node[trace.operators.name[inside]], found[known], inside)
-        current[known] = trace.links.operator_parent[inside]
-    return found
+    parents = trace.links.operator_parent
+    counts = ~trace.names_where(lambda name: name.startswith("autograd::"))[trace.operators.name]
+    outermost = counts & (innermost_marked(parents, parents, counts) == NO_ROW)
+    return innermost_marked(parents, trace.links.runtime_operator[rows], outermost)
 
 
 _CHECK, _UPDATE = "aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"

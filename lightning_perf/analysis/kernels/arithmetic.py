@@ -78,7 +78,6 @@ class Arithmetic(Struct, frozen=True):
         tensor_core_share: Its part of `compute_ns`, 0 to 1; ``None`` if the file is truncated or there is no compute.
         tensor_core_unknown_ns: Time of kernels that may or may not run on them.
         eligible_unused: Time of matrix products that ran without Tensor Cores, by reason, the longest time first.
-        truncated: Whether the file ends early. Times are then lower bounds, and shares are missing.
     """
 
     rows: tuple[ArithmeticTime, ...]
@@ -88,7 +87,6 @@ class Arithmetic(Struct, frozen=True):
     tensor_core_share: float | None
     tensor_core_unknown_ns: int
     eligible_unused: tuple[EligibleUnused, ...]
-    truncated: bool
 
     def row(self, name: str) -> ArithmeticTime:
         """Return the row of one arithmetic, or raise a `KeyError` that lists them."""
@@ -120,7 +118,6 @@ def arithmetic(trace: Trace) -> Arithmetic:
         tensor_core_share=share_of(trace, on_tensor_cores[True], total),
         tensor_core_unknown_ns=on_tensor_cores[None],
         eligible_unused=eligible_unused(trace, kernels),
-        truncated=trace.problems.lacks_work,
     )
 
 

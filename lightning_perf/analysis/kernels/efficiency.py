@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.analysis.kernels.flop_count import FlopCount, count_flops
+from lightning_perf.analysis.kernels.flops import FlopCount, count_flops
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.machine.hardware import DevicePeak, find_device
 from lightning_perf.trace.columns import BoolArray
@@ -36,22 +36,16 @@ class DeviceEfficiency(Struct, frozen=True):
 
 
 class ArithmeticRate(Struct, frozen=True):
-    """The rate of the products in one arithmetic while they run.
+    """The rate of the products in one arithmetic while they run, over the averaged steps.
 
     Attributes:
         name: The arithmetic.
-        flops: FLOPs of its products, over the averaged steps.
-        time_ns: Time of the product kernels with these FLOPs.
-        flops_per_s: FLOPs by that time.
-        peak_flops_per_s: The device's dense peak rate; ``None`` if unknown.
+        flops_per_s: FLOPs by the time of the product kernels with known FLOPs.
         peak_share: The rate as a part of the peak rate.
     """
 
     name: str
-    flops: int
-    time_ns: int
     flops_per_s: float
-    peak_flops_per_s: float | None
     peak_share: float | None
 
 
@@ -62,14 +56,12 @@ class Efficiency(Struct, frozen=True):
         devices: The devices that ran kernels.
         flops: FLOPs of matrix products (convolution and attention too), forward and backward, over the averaged steps;
             at least, and ``None`` if the count of no operator is known.
-        flops_by_arithmetic: The same FLOPs by the arithmetic of their kernels (``unknown`` on the host).
         flops_coverage: Part of the product kernels' time with known FLOPs, 0 to 1; ``None`` without such kernels.
         flops_per_s: FLOPs by wall time; a lower bound if the coverage is below 1.
         mfu: Model FLOPs utilization: the time that the FLOPs would take at the peak rate of their arithmetic, divided
             by the wall time and the number of devices used. FLOPs of forward work that the backward repeats do not
             count. It is at least this high if the coverage is below 1.
         mfu_missing: The reason for a missing `mfu`.
-        steps: The number of averaged steps.
         mfu_high: The same with the most FLOPs that the inputs allow. It is higher than `mfu` if the recording does not
             show whether attention is causal, or how long packed sequences are.
         hfu: Hardware FLOPs utilization: the same as `mfu`, with the repeated forward work.
@@ -78,12 +70,10 @@ class Efficiency(Struct, frozen=True):
 
     devices: tuple[DeviceEfficiency, ...]
     flops: int | None
-    flops_by_arithmetic: dict[str, int]
     flops_coverage: float | None
     flops_per_s: float | None
     mfu: float | None
     mfu_missing: str | None
-    steps: int
     mfu_high: float | None = None
     hfu: float | None = None
     rates: tuple[ArithmeticRate, ...] = ()
@@ -114,12 +104,10 @@ def efficiency(trace: Trace, repeated: BoolArray | None = None) -> Efficiency:
     return Efficiency(
         devices=devices,
         flops=flops,
-        flops_by_arithmetic=by_arithmetic,
         flops_coverage=count.coverage,
         flops_per_s=flops / wall * 1e9 if flops and wall and not trace.problems.lacks_work else None,
         mfu=mfu,
         mfu_missing=missing,
-        steps=int(averaged.sum()),
         mfu_high=mfu_high,
         hfu=hfu,
         rates=_rates(count, by_arithmetic, peak) if not trace.problems.truncated else (),
@@ -169,7 +157,7 @@ def _rates(count: FlopCount, flops: dict[str, int], peak: DevicePeak | None) -> 
     for name, time_ns in count.kernel_ns_by_arithmetic().items():
         reached = flops[name] / time_ns * 1e9
         most = peak.flops_per_s.get(name) if peak is not None else None
-        rates.append(ArithmeticRate(name, flops[name], time_ns, reached, most, reached / most if most else None))
+        rates.append(ArithmeticRate(name, reached, reached / most if most else None))
     return tuple(rates)
 
 

@@ -8,12 +8,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import sum_by
+from lightning_perf.analysis.core.arrays import largest_codes, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.kernels.efficiency import device_peak
-from lightning_perf.analysis.kernels.flop_count import count_flops
-from lightning_perf.analysis.kernels.tensor_core_eligibility import tensor_core_use
+from lightning_perf.analysis.kernels.flops import count_flops
+from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic
+from lightning_perf.analysis.kernels.tensor_core_eligibility import most_reasons
 from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES
 from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, unpack_triple
 from lightning_perf.trace.indexing import at_rows, distinct, distinct_rows
@@ -63,9 +64,9 @@ class KernelRow(Struct, frozen=True):
         tensor_cores: Whether it runs on Tensor Cores; None for other work, or if its name does not show it.
         tensor_core_reason: For a matrix product without Tensor Cores, why most of its time runs without them; see
             `lightning_perf.analysis.kernels.tensor_core_eligibility.REASONS`.
-        flops_per_s: FLOP/s of a matrix product, over its runs with known FLOPs; None without any. Kernels that one
-            operator launched together share its FLOPs by time.
-        peak_share: These as a part of the device's dense peak rate in that arithmetic; None if it is unknown.
+        peak_share: FLOP/s of a matrix product, over its runs with known FLOPs, as a part of the device's dense peak
+            rate in that arithmetic; None if either is unknown. Kernels that one operator launched together share its
+            FLOPs by time.
     """
 
     name: str
@@ -88,7 +89,6 @@ class KernelRow(Struct, frozen=True):
     configurations: int = 0
     tensor_cores: bool | None = None
     tensor_core_reason: str | None = None
-    flops_per_s: float | None = None
     peak_share: float | None = None
 
 
@@ -129,8 +129,8 @@ def kernels(trace: Trace) -> KernelTable | None:
     launchers = _launchers(trace, rows, group, duration, size)
     arithmetic = _arithmetic(trace, rows, group, duration)
     configurations = _configurations(trace, rows, group, duration)
-    cores_ns, unknown_ns, reasons = tensor_core_use(trace, rows, group, size)
-    rates = _flop_rates(trace, rows, group, arithmetic)
+    reasons = most_reasons(trace, rows, group)
+    peak_shares = _peak_shares(trace, rows, group, arithmetic)
     compute = int(DeviceKind.COMPUTE)
     device_ns = int(total.sum())
     table = [
@@ -149,10 +149,9 @@ def kernels(trace: Trace) -> KernelTable | None:
             arithmetic=arithmetic.get(g),
             launchers=launchers[g],
             **configurations.get(g, {}),
-            tensor_cores=None if key % kinds != compute or unknown_ns[g] else bool(cores_ns[g]),
-            tensor_core_reason=reasons[g],
-            flops_per_s=rates.get(g, (None, None))[0],
-            peak_share=rates.get(g, (None, None))[1],
+            tensor_cores=kernel_arithmetic(trace.names[key // kinds]).tensor_cores if key % kinds == compute else None,
+            tensor_core_reason=reasons.get(g),
+            peak_share=peak_shares.get(g),
         )
         for g, key in enumerate(keys.tolist())
     ]
@@ -193,14 +192,12 @@ def _configurations(
     device = trace.device
     kernel = np.flatnonzero(device.grid[rows] > 0)
     rows, group, duration = rows[kernel], group[kernel], duration[kernel]
-    columns = (group, device.grid[rows], device.block[rows], device.registers[rows], device.shared_bytes[rows])
-    first, index = distinct_rows(*columns)
-    spent = sum_by(index, duration, len(first))
+    columns = (device.grid[rows], device.block[rows], device.registers[rows], device.shared_bytes[rows])
+    first, index = distinct_rows(group, *columns)
     number = np.bincount(group[first], minlength=1)
     found = {}
-    # In ascending order of time, so that the largest is written last.
-    for at in first[np.argsort(spent, kind="stable")].tolist():
-        g, grid, block, registers, shared = (int(column[at]) for column in columns)
+    for g, code in largest_codes(group, index, duration).items():
+        grid, block, registers, shared = (int(column[first[code]]) for column in columns)
         found[g] = {
             "grid": unpack_triple(grid),
             "block": unpack_triple(block),
@@ -211,37 +208,31 @@ def _configurations(
     return found
 
 
-def _flop_rates(
+def _peak_shares(
     trace: Trace, rows: Int64Array, group: NDArray[np.intp], arithmetic: dict[int, str]
-) -> dict[int, tuple[float, float | None]]:
-    """Return the rate of each group of product kernels with known FLOPs, and its part of the peak rate."""
+) -> dict[int, float]:
+    """Return the rate of each group of product kernels as a part of the peak rate, as far as both are known."""
     count, of_row = count_flops(trace), np.full(len(trace.device), -1, dtype=np.int64)
     of_row[rows] = group
     known = ~np.isnan(count.kernel_flops)
     kernels = count.kernels[known]
-    if not len(kernels):
+    peak = device_peak(trace, int(trace.device.device[kernels[0]])) if len(kernels) else None
+    if peak is None:
         return {}
-    peak = device_peak(trace, int(trace.device.device[kernels[0]]))
-    found: dict[int, tuple[float, float | None]] = {}
     flops = np.bincount(of_row[kernels], count.kernel_flops[known])
     spent = np.bincount(of_row[kernels], count.kernel_ns[known])
-    for g in np.flatnonzero(spent).tolist():
-        rate = float(flops[g] / spent[g] * 1e9)
-        most = peak.flops_per_s.get(arithmetic[g]) if peak is not None else None
-        found[g] = rate, rate / most if most else None
-    return found
+    return {
+        g: float(flops[g] / spent[g] * 1e9) / most
+        for g in np.flatnonzero(spent).tolist()
+        if (most := peak.flops_per_s.get(arithmetic[g]))
+    }
 
 
 def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array) -> dict[int, str]:
     """Return the arithmetic of most of the time of each group of compute kernels."""
     compute = np.flatnonzero(trace.device.is_compute[rows])
-    code = arithmetic_of(trace, rows[compute])
-    size = len(ARITHMETICS)
-    pairs, index = distinct(group[compute] * np.int64(size) + code)
-    spent = sum_by(index, duration[compute], len(pairs))
-    # In ascending order of time, so that the largest is written last.
-    order = np.argsort(spent, kind="stable").tolist()
-    return {int(pairs[i]) // size: ARITHMETICS[int(pairs[i]) % size] for i in order}
+    codes = largest_codes(group[compute], arithmetic_of(trace, rows[compute]), duration[compute])
+    return {g: ARITHMETICS[code] for g, code in codes.items()}
 
 
 class GraphRegion(Struct, frozen=True):

@@ -11,11 +11,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import json_shapes, sum_by
+from lightning_perf.analysis.core.arrays import json_shapes, largest_codes
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic
-from lightning_perf.trace.columns import NO_ROW, Int64Array, matched_part
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, matched_part
 from lightning_perf.trace.description import DeviceProperties
-from lightning_perf.trace.indexing import at_rows, distinct, distinct_rows, innermost_marked, used_codes
+from lightning_perf.trace.indexing import at_rows, distinct_rows, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 
 
@@ -230,30 +230,16 @@ def _kernel_switch(name: str) -> _Switch:
     return _Switch.CUDNN if _CUDNN_KERNEL.search(name) else _Switch.MATMUL
 
 
-def tensor_core_use(
-    trace: Trace, rows: Int64Array, group: NDArray[np.signedinteger], size: int
-) -> tuple[Int64Array, Int64Array, list[str | None]]:
-    """Sum up the use of Tensor Cores in groups of device work; work other than compute kernels counts nothing.
+def on_tensor_cores(trace: Trace, rows: Int64Array) -> BoolArray:
+    """Return whether each piece of device work runs on Tensor Cores, as far as the name of its kernel shows it."""
+    named = trace.rows_where(trace.device.name[rows], lambda name: kernel_arithmetic(name).tensor_cores is True)
+    return named & trace.device.is_compute[rows]
 
-    Returns for each group the time on Tensor Cores, and the time of kernels that may or may not run on them. Then the
-    reason why most of its other products run without them: a key of `REASONS`, or None.
-    """
+
+def most_reasons(trace: Trace, rows: Int64Array, group: NDArray[np.signedinteger]) -> dict[int, str]:
+    """Return for each group of device work why most of its products without Tensor Cores run without them."""
     compute = trace.device.is_compute[rows]
-    rows, group = rows[compute], group[compute]
-    names = trace.device.name[rows]
-    used = np.zeros(len(trace.names), dtype=np.bool_)
-    unknown = np.zeros(len(trace.names), dtype=np.bool_)
-    for code in used_codes(names):
-        told = kernel_arithmetic(trace.names[code]).tensor_cores
-        used[code], unknown[code] = told is True, told is None
-    duration = trace.device.duration_ns[rows]
-    products, reason = unused_reasons(trace, rows)
-    place = np.searchsorted(rows, products) if len(rows) else np.zeros(0, dtype=np.int64)
-    found: list[str | None] = [None] * size
-    pairs, index = distinct(group[place].astype(np.int64) * len(REASONS) + reason)
-    spent = sum_by(index, duration[place], len(pairs))
-    # In ascending order of time, so that the largest is written last.
-    for pair in pairs[np.argsort(spent, kind="stable")].tolist():
-        found[pair // len(REASONS)] = list(REASONS)[pair % len(REASONS)]
-    used_ns, unknown_ns = (sum_by(group[kind[names]], duration[kind[names]], size) for kind in (used, unknown))
-    return used_ns, unknown_ns, found
+    products, reason = unused_reasons(trace, rows[compute])
+    place = np.searchsorted(rows, products)
+    codes = largest_codes(group[place], reason, trace.device.duration_ns[products])
+    return {g: _REASON_NAMES[code] for g, code in codes.items()}

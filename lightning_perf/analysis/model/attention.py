@@ -9,12 +9,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_list, json_shapes
+from lightning_perf.analysis.core.arrays import json_list, json_shapes, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
 from lightning_perf.analysis.kernels.efficiency import Efficiency
-from lightning_perf.analysis.kernels.flop_count import count_flops
-from lightning_perf.analysis.kernels.flops import FORMULAS
+from lightning_perf.analysis.kernels.flops import FORMULAS, count_flops
+from lightning_perf.analysis.model.call_tree import operator_costs
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import host_phases
 from lightning_perf.trace.columns import NO_ROW, Int64Array
@@ -315,26 +315,13 @@ def _owners(trace: Trace, calls: list[_Call]) -> tuple[Int64Array, bool]:
 
 def _times(trace: Trace, owner: Int64Array, calls: list[_Call]) -> tuple[Int64Array, Int64Array]:
     """Return the time of each call with its backward, and the part in products."""
-    table, parents = trace.operators, trace.links.operator_parent
-    owned = owner != NO_ROW
+    table, parents, cost = trace.operators, trace.links.operator_parent, operator_costs(trace)
+    rows = np.arange(len(table))
+    within = innermost_marked(parents, rows, owner != NO_ROW)
     is_product = trace.names_where(FORMULAS.__contains__)[table.name]
-    total, products = np.zeros(len(calls), dtype=np.int64), np.zeros(len(calls), dtype=np.int64)
-    if trace.device.is_compute.any():
-        kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
-        launcher = trace.links.device_operator[kernels]
-        within = innermost_marked(parents, launcher, owned)
-        known = within != NO_ROW
-        duration = trace.device.duration_ns[kernels]
-        np.add.at(total, owner[within[known]], duration[known])
-        product = known & (innermost_marked(parents, launcher, is_product) != NO_ROW)
-        np.add.at(products, owner[within[product]], duration[product])
-        return total, products
-    outermost = np.flatnonzero(owned & (innermost_marked(parents, parents, owned) == NO_ROW))
-    np.add.at(total, owner[outermost], table.duration_ns[outermost])
-    within = innermost_marked(parents, np.arange(len(table)), owned)
-    inner = innermost_marked(parents, parents, is_product) != NO_ROW
-    rows = np.flatnonzero(is_product & (within != NO_ROW) & ~inner)
-    np.add.at(products, owner[within[rows]], table.duration_ns[rows])
+    attends = within != NO_ROW
+    multiplies = attends & (innermost_marked(parents, rows, is_product) != NO_ROW)
+    total, products = (sum_by(owner[within[kind]], cost[kind], len(calls)) for kind in (attends, multiplies))
     return total, products
 
 
@@ -342,7 +329,6 @@ class LanguageModel(Struct, frozen=True):
     """The figures of a training on token sequences. Tokens include padding, because the device computes them, too.
 
     Attributes:
-        steps: Averaged steps.
         tokens_per_step: Tokens per step of this process.
         tokens_per_second: Tokens per step divided by the mean step time under the profiler; ``None`` without steps.
         padding: Share of the tokens that are padding, 0 to 1; ``None`` if the batches do not mark padding.
@@ -356,7 +342,6 @@ class LanguageModel(Struct, frozen=True):
         formula_mfu: MFU with the FLOPs of the formula instead of the counted ones; ``None`` without an MFU.
     """
 
-    steps: int
     tokens_per_step: float
     tokens_per_second: float | None
     padding: float | None
@@ -385,7 +370,6 @@ def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention
     formula = None if counted.parameters is None else 6 * counted.parameters + attention
     hfu = efficiency.hfu if efficiency is not None else None
     return LanguageModel(
-        steps=steps,
         tokens_per_step=per_step,
         tokens_per_second=tokens / wall_ns * 1e9 if wall_ns and not trace.problems.lacks_work else None,
         padding=counted.padding / counted.counted if counted.counted else None,

@@ -11,7 +11,7 @@ from msgspec import Struct
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
-from lightning_perf.trace.indexing import distinct
+from lightning_perf.trace.indexing import distinct, self_ns
 from lightning_perf.trace.trace import Trace
 
 MOST_ROWS = 1000
@@ -66,9 +66,9 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
     paths = call_paths(table.name, trace.links.operator_parent, calling)
     size = len(paths.name)
     rows = np.flatnonzero(counted)
-    node = paths.node_of_row[rows].astype(np.int64)
-    host_total = sum_by(node, table.duration_ns[rows], size)
-    device_self = sum_by(paths.node_of_row[launcher[linked]].astype(np.int64), device.duration_ns[linked], size)
+    node = paths.node_of_row[rows]
+    host_total = sum_by(node, table.end_ns[rows] - table.start_ns[rows], size)
+    device_self = sum_by(paths.node_of_row[launcher[linked]], device.duration_ns[linked], size)
     # Siblings that overlap (a thread id used twice) would make a self time negative.
     inner = paths.parent >= 0
     host_self = np.maximum(host_total - sum_by(paths.parent[inner], host_total[inner], size), 0)
@@ -96,6 +96,14 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
         steps=int(averaged_steps(trace).sum()),
         left_out=size - len(order),
     )
+
+
+def operator_costs(trace: Trace) -> Int64Array:
+    """Return the own time of each operator: of the compute kernels that it launches, or else on the host."""
+    if not trace.device.is_compute.any():
+        return self_ns(trace.operators, trace.links.operator_parent)
+    kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
+    return sum_by(trace.links.device_operator[kernels], trace.device.duration_ns[kernels], len(trace.operators))
 
 
 def _most_expensive(host: Int64Array, device: Int64Array, most: int) -> set[int]:

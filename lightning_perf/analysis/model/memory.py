@@ -30,26 +30,15 @@ LARGEST_FACTOR = 1000
 """A largest batch is sought up to this many times the recorded one. Beyond, memory does not limit it."""
 
 
-class BatchLine(Struct, frozen=True):
-    """The memory at one moment of a step, as a function of the batch size.
-
-    Attributes:
-        fixed_bytes: Bytes that do not depend on the batch size.
-        sample_bytes: Bytes per sample.
-    """
-
-    fixed_bytes: int
-    sample_bytes: float
-
-
 class BatchMemory(Struct, frozen=True):
-    """The peak for other batch sizes: the highest of several lines, since the moment of the peak may change.
+    """The peak for other batch sizes: the highest of all moments of the recorded steps, as each grows with the batch.
+
+    In the low prediction, blocks as large as a parameter stay the same size, e.g. casts of weights. In the high one,
+    they grow with the batch, too.
 
     Attributes:
         batch_size: Samples of the recorded batches.
-        low: The lines if blocks as large as a parameter stay the same size, e.g. casts of weights.
-        high: The lines if these blocks grow with the batch, too.
-        sample_bytes: Bytes per further sample in large batches, by the high lines.
+        sample_bytes: Bytes per further sample in large batches, by the high prediction.
         doubled_low_bytes: The least memory in tensors that is predicted for a batch of twice the size.
         doubled_high_bytes: The most.
         available_bytes: Memory that tensors could use; None if it was not recorded. On a device, the share that the
@@ -60,18 +49,12 @@ class BatchMemory(Struct, frozen=True):
     """
 
     batch_size: int
-    low: tuple[BatchLine, ...]
-    high: tuple[BatchLine, ...]
     sample_bytes: float
     doubled_low_bytes: int
     doubled_high_bytes: int
     available_bytes: int | None
     largest_low: int | None
     largest_high: int | None
-
-    def peak_bytes(self, batch_size: int) -> tuple[int, int]:
-        """Return the least and the most memory in tensors that are predicted for a batch size."""
-        return _range(self.low, self.high, batch_size)
 
 
 def batch_memory(
@@ -80,55 +63,25 @@ def batch_memory(
     """Predict the peak for other batch sizes from the memory of the recorded steps."""
     if not len(total) or batch_size < 1 or not int(possible.max()):
         return None
-    low, high = (_envelope(total - part, part, batch_size) for part in (likely, possible))
-    limits: tuple[int | None, int | None] = (None, None)
-    if available_bytes is not None:
-        limits = (
-            _largest(high, available_bytes / (1 + MARGIN), batch_size),
-            _largest(low, available_bytes / (1 - MARGIN), batch_size),
-        )
+
+    def largest(growing: Int64Array, margin: float) -> int | None:
+        """Return the largest batch that fits at every moment."""
+        if available_bytes is None:
+            return None
+        free = available_bytes / margin - (total - growing)
+        grows = growing > 0
+        limit = float((free[grows] / (growing[grows] / batch_size)).min(initial=np.inf)) if (free >= 0).all() else 0.0
+        return int(limit) if limit <= LARGEST_FACTOR * batch_size else None
+
     return BatchMemory(
-        batch_size, low, high, high[-1].sample_bytes, *_range(low, high, 2 * batch_size), available_bytes, *limits
+        batch_size=batch_size,
+        sample_bytes=int(possible.max()) / batch_size,
+        doubled_low_bytes=int((total + likely).max() * (1 - MARGIN)),
+        doubled_high_bytes=int((total + possible).max() * (1 + MARGIN)),
+        available_bytes=available_bytes,
+        largest_low=largest(possible, 1 + MARGIN),
+        largest_high=largest(likely, 1 - MARGIN),
     )
-
-
-def _range(low: tuple[BatchLine, ...], high: tuple[BatchLine, ...], batch_size: int) -> tuple[int, int]:
-    return int(_peak(low, batch_size) * (1 - MARGIN)), int(_peak(high, batch_size) * (1 + MARGIN))
-
-
-def _peak(lines: tuple[BatchLine, ...], batch_size: int) -> float:
-    return max(line.fixed_bytes + line.sample_bytes * batch_size for line in lines)
-
-
-def _envelope(fixed: Int64Array, growing: Int64Array, batch_size: int) -> tuple[BatchLine, ...]:
-    """Return the lines that are the highest for some batch size, the flattest first."""
-    order = np.lexsort((fixed, growing))
-    slopes, heights = growing[order], fixed[order]
-    # Of equal slopes the highest counts, and a line below a steeper one that is also higher never does.
-    last = np.append(slopes[1:] != slopes[:-1], True)
-    slopes, heights = slopes[last], heights[last]
-    above = np.maximum.accumulate(heights[::-1])[::-1]
-    keep = np.append(heights[:-1] > above[1:], True)
-    hull: list[tuple[int, int]] = []
-    for slope, height in zip(slopes[keep].tolist(), heights[keep].tolist(), strict=True):
-        while len(hull) > 1 and _is_hidden(hull[-2], hull[-1], (slope, height)):
-            hull.pop()
-        hull.append((slope, height))
-    return tuple(BatchLine(height, slope / batch_size) for slope, height in hull)
-
-
-def _is_hidden(flat: tuple[int, int], line: tuple[int, int], steep: tuple[int, int]) -> bool:
-    """Whether the steep line passes the flat one no later than the line between them does."""
-    return (flat[1] - steep[1]) * (line[0] - flat[0]) <= (flat[1] - line[1]) * (steep[0] - flat[0])
-
-
-def _largest(lines: tuple[BatchLine, ...], available: float, batch_size: int) -> int | None:
-    """Return the largest batch for which every line fits; None if memory does not limit it."""
-    limits = [max(available - line.fixed_bytes, 0.0) / line.sample_bytes for line in lines if line.sample_bytes > 0]
-    if any(line.fixed_bytes > available for line in lines):
-        return 0
-    largest = min(limits, default=float("inf"))
-    return int(largest) if largest <= LARGEST_FACTOR * batch_size else None
 
 
 PeakCategory = Literal[

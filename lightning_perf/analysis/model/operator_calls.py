@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from lightning_perf.analysis.core.arrays import json_list, sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.model.call_tree import operator_costs
 from lightning_perf.analysis.steps.phase_timeline import host_phases, is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import distinct_rows, innermost_marked
@@ -120,8 +121,8 @@ def operator_calls(trace: Trace) -> OperatorCalls | None:
     called = np.flatnonzero(counted & outermost & forward & ~node & (table.thread == trace.steps.thread))
     if not len(called):
         return None
-    on_device = bool(trace.device.is_compute.any())
-    time_ns = _device_ns(trace) if on_device else table.duration_ns
+    root = innermost_marked(trace.links.operator_parent, np.arange(len(table)), outermost)
+    time_ns = sum_by(root, operator_costs(trace), len(table))
     nodes = np.flatnonzero(counted & outermost & node)
     backward, matched = _backward_ns(trace, called, nodes, time_ns)
     columns = (table.name, table.input_types, table.input_shapes, table.input_strides, table.input_values)
@@ -152,7 +153,7 @@ def operator_calls(trace: Trace) -> OperatorCalls | None:
         return None
     return OperatorCalls(
         steps=steps,
-        on_device=on_device,
+        on_device=bool(trace.device.is_compute.any()),
         autocast=_autocast(trace, called),
         calls=calls,
         order=_order_of_one_step(trace, called, index),
@@ -183,17 +184,6 @@ def _backward_ns(
     np.add.at(total, found[earlier], time_ns[numbered[earlier]])
     np.add.at(number, found[earlier], 1)
     return total, number
-
-
-def _device_ns(trace: Trace) -> Int64Array:
-    """Return the device time of the kernels that each outermost operator launched."""
-    parents = trace.links.operator_parent
-    root = innermost_marked(parents, np.arange(len(parents)), parents == NO_ROW)
-    total = np.zeros(len(parents), dtype=np.int64)
-    launched = trace.links.device_operator
-    rows = np.flatnonzero((launched >= 0) & trace.device.is_compute)
-    np.add.at(total, root[launched[rows]], trace.device.duration_ns[rows])
-    return total
 
 
 def _autocast(trace: Trace, called: Int64Array) -> str | None:

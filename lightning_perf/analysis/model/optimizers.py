@@ -30,7 +30,6 @@ class OptimizerSteps(Struct, frozen=True):
         implementation: By its operators: ``fused`` (one kernel for many parameters), ``foreach`` (one kernel per
             operation for many parameters) or ``loop`` (one kernel per operation and parameter). ``None`` if unknown.
         steps: Steps that the figures are over.
-        calls: Optimizer steps.
         operators: Operators that they called.
         launches: Kernels that they launched.
         host_ns: Host time inside them.
@@ -41,7 +40,6 @@ class OptimizerSteps(Struct, frozen=True):
     name: str
     implementation: Implementation | None
     steps: int
-    calls: int
     operators: int
     launches: int
     host_ns: int
@@ -71,7 +69,6 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
         name=", ".join(sorted({classes[code] for code in marks.name[rows].tolist()})),
         implementation=_implementation(names),
         steps=int(averaged_steps(trace).sum()),
-        calls=len(rows),
         operators=int((called & (trace.links.operator_parent == NO_ROW)).sum()),
         operator_names=tuple(sorted(names)),
         launches=int(launched.sum()),

@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, cached_per_trace, in_averaged_steps
+from lightning_perf.analysis.model.call_tree import operator_costs
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
@@ -20,14 +21,12 @@ class Recompute(Struct, frozen=True):
 
     Attributes:
         steps: Steps that the figures are over.
-        operators: Repeated operators, without those that they call.
         time_ns: Their time: of the device work that they launch. On the host without a device, with the Python between
             them.
         on_device: Whether `time_ns` is of device work.
     """
 
     steps: int
-    operators: int
     time_ns: int
     on_device: bool
 
@@ -72,12 +71,10 @@ def recompute(trace: Trace) -> Recompute | None:
         return None
     on_device = bool(trace.device.is_compute.any())
     if on_device:
-        kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
-        launcher = trace.links.device_operator[kernels]
-        time_ns = int(trace.device.duration_ns[kernels[repeated[launcher]]].sum())
+        time_ns = int(operator_costs(trace)[repeated].sum())
     else:
         time_ns = _spans_ns(trace, np.flatnonzero(outermost), node)
-    return Recompute(steps, int(outermost.sum()), time_ns, on_device)
+    return Recompute(steps, time_ns, on_device)
 
 
 def _spans_ns(trace: Trace, rows: Int64Array, node: BoolArray) -> int:

@@ -1,47 +1,109 @@
-"""Communication: how much of it is exposed, how fast each collective is, and the wrappers that ask for it."""
+"""Communication: how much of it is exposed, how fast each collective is, and the wrappers that ask for it.
+
+The formulas of the bandwidth are those of nccl-tests
+(https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). The *algorithm bandwidth* is size over time. The
+*bus bandwidth* corrects it for the amount that each rank must move.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps, share_of
-from lightning_perf.analysis.core.intervals import merge, subtract, union
-from lightning_perf.analysis.ranks.collective_names import (
-    CollectiveKind,
-    bus_factor,
-    collective_bytes,
-    collective_kind,
-    is_device_collective,
-    is_host_collective,
-    message_bytes,
-)
+from lightning_perf.analysis.core.averaged_steps import averaged_time, in_averaged_steps, share_of
+from lightning_perf.analysis.core.intervals import intersect, merge, subtract, union
 from lightning_perf.analysis.steps.categories import host_sets
-from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.columns import BoolArray, Int64Array, matched_part
 from lightning_perf.trace.indexing import enclosing_rows, parent_rows, used_codes
 from lightning_perf.trace.trace import Trace
 
+CollectiveKind = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "other"
+]
 
-class StepCommunication(Struct, frozen=True):
-    """One averaged step.
+# `allreduce`, `_allgather_base`, `ncclDevKernel_ReduceScatter_Sum_f32_RING_LL`, `multimem_all_reduce_kernel`, …: the
+# first matching rule counts, so a name that is part of another's comes after it.
+_KINDS: tuple[tuple[CollectiveKind, re.Pattern[str]], ...] = (
+    ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
+    ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
+    ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    # DeepEP's dispatch sends tokens to the ranks of their experts, and combine sends the results back.
+    ("all_to_all", re.compile(r"all_?to_?all|moea2a|dispatch|combine", re.IGNORECASE)),
+    ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
+    ("reduce", re.compile(r"reduce", re.IGNORECASE)),
+    ("send_recv", re.compile(r"send|recv", re.IGNORECASE)),
+)
 
-    Attributes:
-        number: The step's number.
-        compute_ns: Time in which a compute kernel runs.
-        communication_ns: Time in which a collective runs.
-        overlapped_ns: Time in which both run.
-        exposed_ns: Time in which a collective runs and no compute kernel.
-    """
+# Names of torch's ScalarType (https://github.com/pytorch/pytorch, ``c10/core/ScalarType.h``).
+_ELEMENT_BYTES = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8, "Double": 8,
+    "ComplexHalf": 4, "ComplexFloat": 8, "ComplexDouble": 16, "UInt16": 2, "UInt32": 4, "UInt64": 8,
+}  # fmt: skip
 
-    number: int
-    compute_ns: int
-    communication_ns: int
-    overlapped_ns: int
-    exposed_ns: int
+# Names of C++ types in the inputs of operators and annotations.
+_TYPE_BYTES = {
+    "unsigned char": 1, "signed char": 1, "bool": 1, "short": 2, "short int": 2, "c10::Half": 2, "c10::BFloat16": 2,
+    "int": 4, "float": 4, "long": 8, "long int": 8, "double": 8, "c10::complex<float>": 8, "c10::complex<double>": 16,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1,
+}  # fmt: skip
+
+
+def collective_kind(name: str) -> CollectiveKind:
+    """Return the type of a collective or its kernel, from its name."""
+    return next((kind for kind, pattern in _KINDS if pattern.search(matched_part(name))), "other")
+
+
+def is_host_collective(name: str) -> bool:
+    """Return whether an annotation marks a collective that runs on the host. NCCL's annotations mark only its issue."""
+    return name.startswith(("gloo:", "mpi:", "ucc:"))
+
+
+def is_device_collective(name: str) -> bool:
+    """Return whether an annotation marks the call of a collective that runs on the device."""
+    return name.startswith("nccl:")
+
+
+def element_bytes(dtype: str) -> int | None:
+    """Return the size of one element of a torch data type; None for an unknown one."""
+    return 1 if dtype.startswith("Float8") else _ELEMENT_BYTES.get(dtype)
+
+
+def collective_bytes(kind: CollectiveKind, in_elements: int, out_elements: int, dtype: str) -> int | None:
+    """Return the size of a collective as nccl-tests counts it: of the larger buffer, gathered or unscattered."""
+    size = element_bytes(dtype)
+    elements = out_elements if kind == "all_gather" else in_elements
+    return size * elements if size is not None and elements > 0 else None
+
+
+def message_bytes(types_json: str, shapes_json: str) -> int | None:
+    """Return the size of a collective's tensors from the inputs of its annotation; None for unknown types or none."""
+    total = 0
+    types, shapes = json_list(types_json), json_list(shapes_json)
+    for name, shape in zip(types, shapes, strict=False):
+        size = _TYPE_BYTES.get(name) if isinstance(name, str) else None
+        if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+            return None
+        if size is None:
+            if name in ("Scalar", ""):
+                continue
+            return None
+        total += size * math.prod(shape)
+    return total or None
+
+
+def bus_factor(kind: CollectiveKind, ranks: int) -> float | None:
+    """Return bus bandwidth over algorithm bandwidth; None for fewer than two ranks or an unknown collective."""
+    if ranks < 2 or kind == "other":
+        return None
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
 
 
 class CollectiveRow(Struct, frozen=True):
@@ -99,11 +161,9 @@ class Communication(Struct, frozen=True):
     """Communication in the averaged steps.
 
     Attributes:
-        steps: Each step; empty if no collective ran on the device.
-        compute_ns: Sum over the steps.
-        communication_ns: Sum over the steps.
-        overlapped_ns: Sum over the steps.
-        exposed_ns: Sum over the steps: the breakdown's ``communication``.
+        communication_ns: Time in which a collective runs on the device, in all of these steps.
+        overlapped_ns: The part of it in which a compute kernel runs, too.
+        exposed_ns: The rest of it: the breakdown's ``communication``.
         exposed_share: Part of the steps' wall time, 0 to 1; None if the file is truncated.
         collectives: The collectives on the device, the longest time first.
         host_collectives: The collectives on the host, the longest time first. Empty if any ran on the device.
@@ -111,8 +171,6 @@ class Communication(Struct, frozen=True):
             operator runs, and the training thread does not wait for its batch.
     """
 
-    steps: tuple[StepCommunication, ...]
-    compute_ns: int
     communication_ns: int
     overlapped_ns: int
     exposed_ns: int
@@ -128,31 +186,22 @@ def communication(trace: Trace) -> Communication | None:
     on_host = () if counted.any() else _host_collectives(trace)
     if not counted.any() and not on_host:
         return None
-    steps = _steps(trace) if counted.any() else ()
-    wall_ns = averaged_wall_ns(trace)
-    exposed_ns = sum(step.exposed_ns for step in steps)
+    compute, collective = (
+        merge(trace.device.start_ns[rows], trace.device.end_ns[rows])
+        for rows in (trace.device.is_compute, trace.device.is_collective & counted.any())
+    )
+    counted_time = averaged_time(trace)
+    communication_ns = intersect(collective, counted_time).length_ns
+    exposed_ns = intersect(subtract(collective, compute), counted_time).length_ns
     return Communication(
-        steps=steps,
-        compute_ns=sum(step.compute_ns for step in steps),
-        communication_ns=sum(step.communication_ns for step in steps),
-        overlapped_ns=sum(step.overlapped_ns for step in steps),
+        communication_ns=communication_ns,
+        overlapped_ns=communication_ns - exposed_ns,
         exposed_ns=exposed_ns,
-        exposed_share=share_of(trace, exposed_ns, wall_ns),
+        exposed_share=share_of(trace, exposed_ns, counted_time.length_ns),
         collectives=_collectives(trace, counted),
         host_collectives=on_host,
         host_exposed_ns=_host_exposed_ns(trace) if on_host else 0,
     )
-
-
-def _steps(trace: Trace) -> tuple[StepCommunication, ...]:
-    device, steps, averaged = trace.device, trace.steps, averaged_steps(trace)
-    compute = merge(device.start_ns[device.is_compute], device.end_ns[device.is_compute])
-    collective = merge(device.start_ns[device.is_collective], device.end_ns[device.is_collective])
-    windows = steps.start_ns[averaged], steps.end_ns[averaged]
-    computing, communicating = compute.covered(*windows), collective.covered(*windows)
-    exposed = union(compute, collective).covered(*windows) - computing
-    columns = (steps.number[averaged], computing, communicating, communicating - exposed, exposed)
-    return tuple(StepCommunication(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _collectives(trace: Trace, counted: BoolArray) -> tuple[CollectiveRow, ...]:
@@ -265,24 +314,16 @@ def _host_collectives(trace: Trace) -> tuple[HostCollective, ...]:
 
 
 def _host_exposed_ns(trace: Trace) -> int:
-    marks, averaged = trace.annotations, averaged_steps(trace)
+    marks = trace.annotations
     rows = trace.names_where(is_host_collective)[marks.name]
-    busy = union(*host_sets(trace).values())
-    alone = subtract(merge(marks.start_ns[rows], marks.end_ns[rows]), busy)
-    return int(alone.covered(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged]).sum())
+    alone = subtract(merge(marks.start_ns[rows], marks.end_ns[rows]), union(*host_sets(trace).values()))
+    return intersect(alone, averaged_time(trace)).length_ns
 
 
 Wrapper = Literal["DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"]
 
-_MARKS: tuple[tuple[Wrapper, str], ...] = (
-    ("DataParallel", "DataParallel.forward"),
-    ("DistributedDataParallel", "DistributedDataParallel.forward"),
-    ("FullyShardedDataParallel", "FullyShardedDataParallel.forward"),
-)
-
 
 def wrappers(trace: Trace) -> tuple[Wrapper, ...]:
     """Find the wrappers with a marked forward."""
-    tables = (trace.annotations, trace.operators)
-    names = {trace.names[code] for table in tables for code in used_codes(table.name)}
-    return tuple(wrapper for wrapper, mark in _MARKS if mark in names)
+    names = {trace.names[code] for table in (trace.annotations, trace.operators) for code in used_codes(table.name)}
+    return tuple(wrapper for wrapper in get_args(Wrapper) if f"{wrapper}.forward" in names)

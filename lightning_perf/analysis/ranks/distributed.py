@@ -1,4 +1,4 @@
-"""Comparison of ranks: which rank waits for which in collectives, and which rank is slow."""
+"""Comparison of ranks: which rank waits for which in collectives, which rank is slow, and how fast their link is."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.ranks.collective_names import (
+from lightning_perf.analysis.ranks.communication import (
+    CollectiveRow,
     bus_factor,
     collective_bytes,
     collective_kind,
     is_host_collective,
 )
 from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.machine.hardware import DeviceLink, find_link
 from lightning_perf.trace.columns import NO_ROW, DeviceEvents, Spans
+from lightning_perf.trace.description import Metadata
 from lightning_perf.trace.indexing import at_rows
 from lightning_perf.trace.trace import Trace
 
@@ -51,7 +54,6 @@ class RankTimes(Struct, frozen=True):
         hostname: Its host; None if not recorded.
         categories_ns: Time by top category of the breakdown, as pairs of name and time.
         collectives: Its collectives in time order: those on the device, or else those on the host.
-        truncated: Whether its file ends early. Its device times are then lower bounds.
         first_step: Number of the first averaged step; None if the recording marks none.
         begin_ns: Start of that step, on the recording's clock.
     """
@@ -63,7 +65,6 @@ class RankTimes(Struct, frozen=True):
     step_ns: float
     categories_ns: tuple[tuple[str, float], ...]
     collectives: tuple[CollectiveCall, ...]
-    truncated: bool
     first_step: int | None = None
     begin_ns: int | None = None
 
@@ -81,7 +82,6 @@ def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
             (row.name, row.mean_ns) for row in breakdown.categories if row.parent is None and row.mean_ns is not None
         ),
         collectives=_collectives(trace),
-        truncated=trace.problems.lacks_work,
         first_step=int(trace.steps.number[averaged[0]]) if len(averaged) else None,
         begin_ns=int(trace.steps.start_ns[averaged[0]]) if len(averaged) else None,
     )
@@ -325,7 +325,6 @@ class Distributed(Struct, frozen=True):
         ranks: Each rank that was read, by number.
         world_size: Ranks in the run; None if not recorded.
         missing_ranks: Ranks of the run that were not read. Collectives do not show their arrivals.
-        duplicate_ranks: Ranks that were given more than once. The first one counted.
         clocks_comparable: Whether arrivals are compared by starts on a common clock. Otherwise by durations: a
             collective ends for all ranks at about the same time, so the rank with the shortest call arrived last. None
             if no collectives could be matched.
@@ -343,7 +342,6 @@ class Distributed(Struct, frozen=True):
     ranks: tuple[RankShare, ...]
     world_size: int | None
     missing_ranks: tuple[int, ...]
-    duplicate_ranks: tuple[int, ...]
     clocks_comparable: bool | None
     matched_collectives: int
     skew: tuple[CollectiveSkew, ...]
@@ -368,12 +366,10 @@ def distributed(ranks: Sequence[RankTimes]) -> Distributed | None:
     works = [share.work_ns for share in shares]
     mean = sum(works) / len(works) if works else 0.0
     imbalance = max(works) / mean - 1 if mean else 0.0
-    seen = Counter(each.rank for each in ranks)
     return Distributed(
         ranks=shares,
         world_size=world_size,
         missing_ranks=tuple(rank for rank in range(world_size or 0) if rank not in by_rank),
-        duplicate_ranks=tuple(sorted(rank for rank, count in seen.items() if count > 1)),
         clocks_comparable=waits.clocks_comparable,
         matched_collectives=waits.matched,
         skew=waits.skew,
@@ -451,3 +447,61 @@ def _work_by_category(times: RankTimes, share: RankShare) -> dict[str, float]:
     if categories.pop("communication", None) is None and "host_other" in categories:
         categories["host_other"] -= share.step_ns - share.work_ns
     return categories
+
+
+class LinkUse(Struct, frozen=True):
+    """How fast the collectives of known sizes move their bytes.
+
+    Attributes:
+        bus_bytes_per_s: Their bus bandwidth.
+        at_least: Whether it can be higher, because not all ranks were read. It then follows from the shortest call of
+            each size, which may include a wait for another rank.
+        call_bus_bytes: Mean of the bytes that bus bandwidth counts for a call.
+        link: Name of the link; None if it is not known.
+        link_bytes_per_s: Its peak bandwidth in one direction.
+        share: The bus bandwidth as a part of it.
+        missing: Why the link is not known.
+    """
+
+    bus_bytes_per_s: float
+    at_least: bool
+    call_bus_bytes: float
+    link: str | None = None
+    link_bytes_per_s: float | None = None
+    share: float | None = None
+    missing: str | None = None
+
+
+def link_use(
+    collectives: tuple[CollectiveRow, ...], metadata: Metadata, compared: Distributed | None, given: float | None = None
+) -> LinkUse | None:
+    """Compare the bus bandwidth of one rank's collectives with the peak of its link; None for unknown sizes.
+
+    Args:
+        given: Peak of the link in one direction, in bytes per second, from the user.
+    """
+    told = [row for row in collectives if row.best_bus_bytes_per_s and row.bus_bytes_per_s]
+    bus_bytes = sum((row.bus_bytes_per_s or 0.0) * row.total_ns / 1e9 for row in told)
+    if not bus_bytes:
+        return None
+    whole = compared is not None and not compared.missing_ranks and compared.bus_bytes_per_s is not None
+    rate = compared.bus_bytes_per_s if compared is not None and whole else None
+    if rate is None:
+        rate = bus_bytes / sum(row.calls * row.min_ns / 1e9 for row in told)
+    calls = bus_bytes / sum(row.calls for row in told)
+    link = DeviceLink("the given link", given) if given else _link(metadata, compared)
+    if isinstance(link, str):
+        return LinkUse(rate, not whole, calls, missing=link)
+    return LinkUse(rate, not whole, calls, link.name, link.bytes_per_s, rate / link.bytes_per_s)
+
+
+def _link(metadata: Metadata, compared: Distributed | None) -> DeviceLink | str:
+    """Return the link inside of the machine, or why it is not known."""
+    hosts = {share.hostname for share in compared.ranks} if compared and not compared.missing_ranks else {None}
+    nodes = metadata.settings.nodes if metadata.settings is not None else None
+    if nodes != 1 and (nodes is not None or len(hosts) > 1 or None in hosts):
+        # A process may see only its own device, so fewer devices than ranks do not show several machines.
+        return f"ranks {'are' if (nodes or len(hosts)) > 1 else 'may be'} on several machines"
+    names = {device.name for device in metadata.devices if device.name}
+    name = next(iter(names)) if len(names) == 1 else None
+    return find_link(name) or f"no link of {name or 'these devices'} is known"

@@ -126,7 +126,6 @@ class RanksOverFit(Struct, frozen=True):
         steps: Steps compared: those that all ranks logged, without the profiler and the first steps.
         step_ns: Mean time of those.
         whole_work: Whether all of a rank's own work is known. Otherwise only its waits for batches are compared.
-        late_share: Share of the steps in which any rank was late.
         wait_ns: Longest minus mean own work of a step, as the mean over the steps.
         core_wait_ns: Time per step for which each training thread at least was ready to run and had no core. Delays
             below that are the machine's, and no rank is named for them. None if not all accounts hold it.
@@ -138,7 +137,6 @@ class RanksOverFit(Struct, frozen=True):
     steps: int
     step_ns: float
     whole_work: bool
-    late_share: float
     wait_ns: float
     core_wait_ns: float | None = None
     straggler: LateRank | None = None
@@ -194,7 +192,6 @@ def compare_step_logs(logs: Mapping[int, StepSamples], accounts: Iterable[FitAcc
         steps=len(joined.step),
         step_ns=float(joined.step_ns.mean()),
         whole_work=joined.whole_work,
-        late_share=float(late.any(axis=1).mean()),
         wait_ns=float((longest_ns - own_ns).mean()),
         core_wait_ns=core_wait_ns,
         straggler=straggler,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
@@ -61,7 +61,6 @@ class FitTime(Struct, frozen=True):
         first_step_ns: Time from the start of the account to the end of the first optimizer step; None without one.
         compile_ns: Time that ``torch.compile`` took in the first step; None if nothing was compiled.
         steps: Optimizer steps.
-        batches: Training batches.
         samples_per_second: Samples of this process per second of the whole fit; None if they were not counted.
         epochs: Epochs of training that were started.
         validations: Runs of the validation loop, without the sanity check.
@@ -80,7 +79,6 @@ class FitTime(Struct, frozen=True):
     first_step_ns: int | None
     compile_ns: int | None
     steps: int
-    batches: int
     samples_per_second: float | None
     epochs: int
     validations: int
@@ -116,21 +114,7 @@ def summarize_account(account: FitAccount) -> FitTime:
         if time_ns:
             parts.sort(key=lambda part: (-part.time_ns, part.name))
             groups.append(FitGroup(name, time_ns, time_ns / wall_ns, tuple(parts)))
-    return FitTime(
-        rank=account.rank,
-        end=account.end,
-        wall_ns=account.wall_ns,
-        before_ns=account.before_ns,
-        first_step_ns=account.first_step_end_ns,
-        compile_ns=account.compile_ns,
-        steps=account.steps,
-        batches=account.batches,
-        samples_per_second=account.samples_per_second,
-        epochs=account.epochs,
-        validations=account.validations,
-        groups=tuple(groups),
-        starts=account.starts,
-        facts=account.facts,
-        tokens_per_second=account.tokens_per_second,
-        collections=account.collections,
-    )
+    same: dict[str, Any] = {
+        name: getattr(account, name) for name in FitTime.__struct_fields__ if hasattr(account, name)
+    }
+    return FitTime(first_step_ns=account.first_step_end_ns, groups=tuple(groups), **same)

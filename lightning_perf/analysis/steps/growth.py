@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.run_files.fit.memory_growth import GrowthRecord, TensorGroup, WorkerGrowth
 from lightning_perf.trace.columns import Float64Array, Int64Array
@@ -128,24 +129,6 @@ SHOWN = 8
 """Groups of tensors that are listed."""
 
 
-class TensorGrowth(Struct, frozen=True):
-    """Tensors of one kind that became more between two counts.
-
-    Attributes:
-        kind: Class, type and shape, e.g. ``Tensor float32 [32, 10]``.
-        device: Their device.
-        has_graph: Whether they keep a graph of autograd alive.
-        count: How many more there are.
-        bytes: How much more memory they take.
-    """
-
-    kind: str
-    device: str
-    has_graph: bool
-    count: int
-    bytes: int
-
-
 class MemoryGrowth(Struct, frozen=True):
     """The memory of a fit at the ends of steps.
 
@@ -157,7 +140,7 @@ class MemoryGrowth(Struct, frozen=True):
         bytes_per_step: Growth per step, from the medians of the first and the last quarter of the samples.
         grows: Whether the memory grows steadily, by enough to matter.
         counted_steps: Steps between the first and the last count of tensors; 0 without two counts.
-        tensors: The kinds of tensors that grew between them, the most bytes first.
+        tensors: The tensors that were added between them, by kind, the most bytes first.
         items: How many more items the list, dictionary or set had then that grew most.
         batch_lengths: Different numbers of tokens that steps had; ``None`` if batches hold no token sequences.
         worker: The memory of a worker process of the loader; ``None`` without workers.
@@ -170,7 +153,7 @@ class MemoryGrowth(Struct, frozen=True):
     bytes_per_step: float
     grows: bool
     counted_steps: int
-    tensors: tuple[TensorGrowth, ...]
+    tensors: tuple[TensorGroup, ...]
     items: int = 0
     batch_lengths: int | None = None
     worker: WorkerGrowth | None = None
@@ -202,21 +185,17 @@ def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> 
     )
 
 
-def _tensors(record: GrowthRecord) -> tuple[int, tuple[TensorGrowth, ...]]:
+def _tensors(record: GrowthRecord) -> tuple[int, tuple[TensorGroup, ...]]:
     if len(record.censuses) < 2:
         return 0, ()
     first, last = record.censuses[0], record.censuses[-1]
-    before = {_key(group): group for group in first.groups}
-    found = []
-    for group in last.groups:
-        old = before.get(_key(group))
-        count = group.count - (old.count if old is not None else 0)
-        size = group.bytes - (old.bytes if old is not None else 0)
-        if count > 0:
-            found.append(TensorGrowth(group.kind, group.device, group.has_graph, count, max(size, 0)))
+    before = {(group.kind, group.device, group.has_graph): group for group in first.groups}
+    none = TensorGroup("", "", False, 0, 0)
+    grown = [(group, before.get((group.kind, group.device, group.has_graph), none)) for group in last.groups]
+    found = [
+        replace(group, count=group.count - old.count, bytes=max(group.bytes - old.bytes, 0))
+        for group, old in grown
+        if group.count > old.count
+    ]
     found.sort(key=lambda row: (-row.bytes, -row.count, row.kind))
     return last.step - first.step, tuple(found[:SHOWN])
-
-
-def _key(group: TensorGroup) -> tuple[str, str, bool]:
-    return group.kind, group.device, group.has_graph

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, cached_per_trace, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
@@ -20,12 +23,13 @@ class Gaps(Struct, frozen=True, eq=False):
     """The device-idle gaps of the averaged steps, in time order. A gap that spans two steps is cut in two.
 
     Attributes:
-        parts_ns: For each of `GAP_CLASSES`, its time in each gap. For every gap they sum to its length.
+        parts_ns: For each of `GAP_CLASSES`, its time in each gap, in 32 bits if all gaps fit. For every gap they sum to
+            its length.
     """
 
     start_ns: Int64Array
     end_ns: Int64Array
-    parts_ns: dict[str, Int64Array]
+    parts_ns: dict[str, NDArray[np.signedinteger[Any]]]
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -52,7 +56,8 @@ def find_gaps(trace: Trace) -> Gaps:
     steps = Intervals(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
     idle = subtract(steps, device_busy(trace))
     sets = (queued_work(trace), *host_sets(trace).values())
-    lengths = exclusive_ns(sets, idle.start_ns, idle.end_ns)
+    dtype = np.int32 if (idle.end_ns - idle.start_ns).max(initial=0) <= np.iinfo(np.int32).max else np.int64
+    lengths = (part.astype(dtype) for part in exclusive_ns(sets, idle.start_ns, idle.end_ns))
     return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
 
 
@@ -107,7 +112,6 @@ class IdleGap(Struct, frozen=True):
         start_ns: Its start, from the start of the recording.
         length_ns: Its length.
         cause: The class with the largest part of it.
-        before: The device work that ended last before it; None at the start of the recording.
         after: The device work that ended it; None if the step ended first.
         operator: The operator that the training thread (or the thread that launched `after`) ran.
         annotation: The marked range that it was in.
@@ -119,7 +123,6 @@ class IdleGap(Struct, frozen=True):
     start_ns: int
     length_ns: int
     cause: str
-    before: str | None
     after: str | None
     operator: str | None
     annotation: str | None
@@ -132,7 +135,6 @@ class Idle(Struct, frozen=True):
 
     Attributes:
         steps: Steps that the figures are over.
-        wall_ns: Their wall time.
         idle_ns: Device-idle time: the totals of the classes together.
         share: Part of the wall time, 0 to 1; None if the file is truncated.
         gaps: Number of gaps.
@@ -145,7 +147,6 @@ class Idle(Struct, frozen=True):
     """
 
     steps: int
-    wall_ns: int
     idle_ns: int
     share: float | None
     gaps: int
@@ -180,7 +181,6 @@ def idle(trace: Trace) -> Idle | None:
     top = np.argsort(-length, kind="stable")[:_GAPS_LISTED].tolist()
     return Idle(
         steps=int(averaged_steps(trace).sum()),
-        wall_ns=wall_ns,
         idle_ns=idle_ns,
         share=share_of(trace, idle_ns, wall_ns),
         gaps=len(gaps),
@@ -196,7 +196,7 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
     start, end = int(gaps.start_ns[row]), int(gaps.end_ns[row])
     device, steps = trace.device, trace.steps
     step = int(np.searchsorted(steps.start_ns, start, side="right")) - 1
-    began, first_after = np.searchsorted(device.start_ns, (start, end), side="left").tolist()
+    first_after = int(np.searchsorted(device.start_ns, end, side="left"))
     # A step can end before the next work begins.
     ends_it = first_after < len(device) and int(device.start_ns[first_after]) == end
     thread = steps.thread
@@ -209,7 +209,6 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
         start_ns=start - trace.begin_ns,
         length_ns=end - start,
         cause=cause,
-        before=trace.names[int(device.name[np.argmax(device.end_ns[:began])])] if began else None,
         after=trace.names[int(device.name[first_after])] if ends_it else None,
         operator=_running(trace, trace.operators, thread, start, end),
         annotation=_running(trace, marks, thread, start, end, skip=is_step),

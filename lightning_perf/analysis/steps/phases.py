@@ -28,7 +28,6 @@ class PhaseTime(Struct, frozen=True):
         name: One of `PHASES`.
         mean_ns: Its time, mean over the averaged steps.
         share: Part of the wall time, 0 to 1; ``None`` when the file is truncated.
-        per_step_ns: Its time in each step of the recording.
         category_mean_ns: Its time in each of `Phases.categories`, mean over the averaged steps; ``None`` if the
             category does not apply (device rows in a recording without a device).
     """
@@ -36,7 +35,6 @@ class PhaseTime(Struct, frozen=True):
     name: str
     mean_ns: float
     share: float | None
-    per_step_ns: tuple[int, ...]
     category_mean_ns: tuple[float | None, ...]
 
 
@@ -84,7 +82,6 @@ def phases(trace: Trace) -> Phases:
             name=name,
             mean_ns=int(totals[p].sum()) / count,
             share=share_of(trace, int(totals[p].sum()), wall),
-            per_step_ns=tuple(times[:, p].sum(axis=1).tolist()),
             category_mean_ns=tuple(
                 None if missing else total / count for total, missing in zip(totals[p].tolist(), absent, strict=True)
             ),

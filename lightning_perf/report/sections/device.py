@@ -11,7 +11,7 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.communication import Communication
-from lightning_perf.analysis.ranks.links import LinkUse
+from lightning_perf.analysis.ranks.distributed import LinkUse
 from lightning_perf.analysis.steps.idle import Idle
 from lightning_perf.findings.savings import counted, each
 from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS, count_of
@@ -288,7 +288,7 @@ def _communication(rank: RankAnalysis, found: Communication, of_what: str, top: 
     several = (rank.metadata.world_size or 1) > 1 and rank.rank is not None
     title = f"Communication of rank {rank.rank}" if several else "Communication"
     yield Heading(f"{title}, {of_what}", definition="communication-time")
-    if found.steps:
+    if found.collectives:
         share = "" if found.exposed_share is None else f"{format_share(found.exposed_share)} of the step"
         whole, hidden, exposed = (
             format_duration(time_ns / steps)

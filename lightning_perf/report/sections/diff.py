@@ -94,9 +94,8 @@ def _all_changes(compared: Compared, top: int) -> dict[str, Iterable[Block]]:
         title, definition = "Time of the whole fit", "time-of-the-whole-fit"
         table_of_fit = _changes(title, fit.groups, "part", definition, len(fit.groups.rows), {}, of_what="of the fit")
         parts["diff_fit"] = chain(table_of_fit, _fit_sentences(fit))
-    if compared.compilation is not None:
-        summary = Line(compared.compilation.summary)
-        parts["compilation"] = [Heading("Compilation", definition="compilation"), summary]
+    if compared.compilation:
+        parts["compilation"] = [Heading("Compilation", definition="compilation"), Line(compared.compilation)]
     return parts
 
 

@@ -22,7 +22,9 @@ class TensorGroup(Struct, frozen=True):
 
     Attributes:
         kind: Class, type and shape, e.g. ``Tensor float32 [32, 10]``.
+        device: Their device.
         has_graph: Whether they keep a graph of autograd alive.
+        count: Their number.
         bytes: Their memory. Tensors that share memory count once.
     """
 

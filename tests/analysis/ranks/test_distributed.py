@@ -15,9 +15,9 @@ from lightning_perf.analysis.ranks.distributed import (
     RankTimes,
     collective_waits,
     distributed,
+    link_use,
     rank_times,
 )
-from lightning_perf.analysis.ranks.links import link_use
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.trace.reader import read_trace
 from tests.support.known import known
@@ -70,10 +70,10 @@ def test_equal_ranks_have_no_straggler():
     assert (value.straggler, value.imbalance, value.ranks[0].last_arrivals) == (None, 0, 0)
 
 
-def test_missing_and_duplicate_ranks_are_said():
+def test_missing_ranks_are_said_and_of_duplicates_the_first_counts():
     ranks = run({0: 100, 3: 120}, world_size=4)
     value = known(distributed([*ranks, ranks[0]]))
-    assert (value.world_size, value.missing_ranks, value.duplicate_ranks) == (4, (1, 2), (0,))
+    assert (value.world_size, value.missing_ranks) == (4, (1, 2))
     assert [share.rank for share in value.ranks] == [0, 3]
     alone = known(distributed(ranks[:1]))
     assert (alone.missing_ranks, alone.clocks_comparable, alone.straggler) == ((1, 2, 3), None, None)
@@ -85,7 +85,7 @@ def test_one_rank_of_one_gives_nothing():
 
 
 def test_ranks_without_collectives_are_compared_by_step_time():
-    ranks = [RankTimes(r, 2, None, 3, 100.0 + 20 * r, (("input", 10.0 + 20 * r),), (), False) for r in range(2)]
+    ranks = [RankTimes(r, 2, None, 3, 100.0 + 20 * r, (("input", 10.0 + 20 * r),), ()) for r in range(2)]
     value = known(distributed(ranks))
     assert (value.matched_collectives, value.clocks_comparable) == (0, None)
     assert (value.straggler.rank, value.straggler.category, value.straggler.last_arrival_share) == (1, "input", None)
@@ -111,7 +111,7 @@ def test_waiting_on_the_host_does_not_hide_why_a_rank_is_late():
     def rank(number: int, python_ns: float, wait_ns: int) -> RankTimes:
         call = CollectiveCall(0, "gloo:all_reduce", "", 100 + int(python_ns), wait_ns + 5)
         categories = (("host_compute", 100.0), ("host_other", python_ns + wait_ns))
-        return RankTimes(number, 2, "h", 1, sum(time for _, time in categories), categories, (call,), False)
+        return RankTimes(number, 2, "h", 1, sum(time for _, time in categories), categories, (call,))
 
     value = known(distributed([rank(0, 20.0, 70), rank(1, 90.0, 0)]))
     assert (value.straggler.rank, value.straggler.category, value.straggler.excess_ns) == (1, "host_other", 70)
@@ -120,7 +120,7 @@ def test_waiting_on_the_host_does_not_hide_why_a_rank_is_late():
 def test_collectives_are_matched_by_step_and_order():
     def rank(number: int, *calls: tuple[int, int, int]) -> RankTimes:
         found = tuple(CollectiveCall(step, "allreduce", "0", start, length) for step, start, length in calls)
-        return RankTimes(number, 2, "h", 2, 1000.0, (("communication", 500.0),), found, False)
+        return RankTimes(number, 2, "h", 2, 1000.0, (("communication", 500.0),), found)
 
     # Rank 1 was recorded from its second step on.
     value = known(distributed([rank(0, (1, 0, 10), (2, 100, 10), (2, 200, 30)), rank(1, (2, 95, 15), (2, 215, 15))]))
@@ -167,7 +167,7 @@ def recorded(*, clock_ns: int = 0) -> list[RankTimes]:
         )
         categories = (("communication", exposed * 1e3), ("host_compute", host * 1e3))
         begin_ns = begin * 1000 + ahead
-        ranks.append(RankTimes(rank, 8, None, 1, length * 1e3, categories, calls, False, 10, begin_ns))
+        ranks.append(RankTimes(rank, 8, None, 1, length * 1e3, categories, calls, 10, begin_ns))
     random.Random(0).shuffle(ranks)
     return ranks
 
@@ -227,7 +227,7 @@ def test_skew_by_collective():
 
 
 def test_a_rank_alone_in_a_collective_waits_for_nobody():
-    alone = RankTimes(0, 2, None, 1, 100.0, (), (CollectiveCall(0, "AllReduce", "", 0, 50),), False)
+    alone = RankTimes(0, 2, None, 1, 100.0, (), (CollectiveCall(0, "AllReduce", "", 0, 50),))
     waits = collective_waits({0: alone})
     assert (waits.matched, waits.clocks_comparable, waits.skew) == (0, None, ())
     assert waits.wait_ns == {0: 0}
@@ -239,7 +239,7 @@ def test_waits_that_matter_to_no_step_name_nobody(late_us, named):
         calls = tuple(
             CollectiveCall(step, "AllReduce", "", step * 10**6 + start_us * 1000, 90_000) for step in range(4)
         )
-        return RankTimes(number, 2, None, 4, 1e6, (("communication", 9e4),), calls, False, 0, 0)
+        return RankTimes(number, 2, None, 4, 1e6, (("communication", 9e4),), calls, 0, 0)
 
     value = known(distributed([rank(0, 10), rank(1, 10 + late_us)]))
     assert (value.awaited.rank if value.awaited is not None else None) == named
@@ -252,7 +252,7 @@ def test_no_rank_is_named_when_each_waits_for_each():
     def rank(number: int) -> RankTimes:
         starts = [step * 10**6 + 200_000 * (step % 2 == number) for step in range(4)]
         calls = tuple(CollectiveCall(step, "AllReduce", "", start, 300_000) for step, start in enumerate(starts))
-        return RankTimes(number, 2, None, 4, 1e6, (("communication", 3e5),), calls, False, 0, 0)
+        return RankTimes(number, 2, None, 4, 1e6, (("communication", 3e5),), calls, 0, 0)
 
     value = known(distributed([rank(0), rank(1)]))
     assert [share.awaited_ns for share in value.ranks] == [100_000, 100_000]

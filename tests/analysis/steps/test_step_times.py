@@ -37,7 +37,7 @@ def test_warmup_and_profiled_steps_are_left_out():
     steady = [sample(n, 100) for n in range(5, 25)]
     after = [sample(n, 115) for n in range(28, 48)]
     times = summarize_step_times(slow_start + steady + profiled + after)
-    assert (times.steps, times.warmup_steps, times.warmup_ns, times.profiled_steps) == (40, 5, 20_000 * MS, 3)
+    assert (times.steps, times.warmup_steps, times.profiled_steps) == (40, 5, 3)
     assert times.after_profiling == pytest.approx(0.15)
     assert times.drift == pytest.approx(0.15)
     assert not times.only_profiled

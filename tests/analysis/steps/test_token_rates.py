@@ -36,7 +36,7 @@ def test_tokens_of_several_windows_are_summed() -> None:
     first = window(0, steps=1, tokens=10, counted=20, padding=5, parameters=7).build()
     second = window(1000, steps=1, tokens=30).build()
     model = known(language_model(concatenate([first, second]), None, None))
-    assert (model.steps, model.tokens_per_step, model.padding, model.parameters) == (2, 20, 0.25, 7)
+    assert (model.tokens_per_step, model.padding, model.parameters) == (20, 0.25, 7)
     assert model.tokens_per_second == pytest.approx(40 / 200e-6)
     assert model.flops_per_token == pytest.approx(2 * 48 / 40)
     assert model.formula_flops_per_token == 42

@@ -143,7 +143,6 @@ def test_a_changing_shape_is_in_the_report(tmp_path: Path) -> None:
     (frame,) = summary.frames
     assert frame.recompilations[0].cause == "shape"
     assert frame.calls_per_step == 1.0  # in the recording of steps 1 and 2
-    assert frame.recorded_ns_per_step == pytest.approx(found[1].time_ns / 2)
     assert summary.recorded_ns_per_step is not None
     assert summary.recorded_ns_per_step >= 0.9 * found[1].time_ns / 2
 
