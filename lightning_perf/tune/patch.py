@@ -202,14 +202,14 @@ def _shown(path: str, root: Path) -> str:
 
 
 def _made_elsewhere(function: str, setting: Setting) -> str:
-    if ".cli." in function:
-        options = " ".join(f"--trainer.{name}={value}" for name, value in setting.arguments.items())
-        return {
-            "Trainer": f"LightningCLI makes the Trainer: give {options}, or set it in your configuration file",
-            "module": "LightningCLI calls fit: give it run=False, and call cli.trainer.fit with the changed cli.model",
-            "statement": "LightningCLI calls fit: write it before",
-        }.get(setting.place, f"{function} makes this call")
-    return f"{function} makes this call, which is not in your files"
+    options = " ".join(f"--trainer.{name}={value}" for name, value in setting.arguments.items())
+    of_cli = {
+        "Trainer": f"LightningCLI makes the Trainer: give {options}, or set it in your configuration file",
+        "module": "LightningCLI calls fit: give it run=False, and call cli.trainer.fit with the changed cli.model",
+        "statement": "LightningCLI calls fit: write it before",
+    }
+    reasons = of_cli if ".cli." in function else {}
+    return reasons.get(setting.place, f"{function} makes this call, which is not in your files")
 
 
 def _edit(file: PythonFile, site: Site, setting: Setting) -> None:
