@@ -110,7 +110,8 @@ def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:
     for lever in LEVERS:
         change = probe.change(lever.probe) if lever.probe is not None else None
         if change is not None:
-            found[lever.name] = _shares(*sorted((change.low_ns, change.high_ns)), probe.step_ns)
+            low_ns, high_ns = sorted((change.low_ns, change.high_ns))
+            found[lever.name] = _shares(low_ns, high_ns, probe.step_ns)
     return found
 
 
