@@ -56,7 +56,7 @@ def make_patch(
     sites: Mapping[str, Sequence[Site | str]],
     sources: Mapping[str, bytes],
     root: Path,
-    origins: Mapping[Argument, Origin] | None = None,
+    origins: Mapping[Argument, Origin | None] | None = None,
 ) -> Patch:
     """Edit the calls that take the settings of the kept levers. A lever is edited as a whole or not at all.
 
@@ -65,7 +65,7 @@ def make_patch(
         sites: The calls, by the place of a setting.
         sources: The text of the files, by their paths.
         root: Folder that the paths in the diff are relative to.
-        origins: Places outside of the calls that set their arguments.
+        origins: Places outside of the calls that set their arguments; None for those that follow from the others.
     """
     editor = _Editor(sites, sources, root, origins or {})
     places: list[Place] = []
@@ -104,7 +104,7 @@ def find_patch(
     def arrives(place: str, name: str, value: Value, after: Mapping[str, Value]) -> bool:
         return name in after and after[name] == value and others(after) == others(before[place])
 
-    found: dict[Argument, Origin] = {}
+    found: dict[Argument, Origin | None] = {}
     waiting: dict[Argument, list[Origin]] = {}
     patch = make_patch(kept, scouted.sites, sources, root)
     for _ in range(MOST_RUNS):
@@ -124,9 +124,9 @@ def find_patch(
         arrived = run(sources | make_patch(needed, scouted.sites, sources, root, found | tried).texts)
         if arrived is not None:
             found |= {
-                (place, name): origin
-                for (place, name), origin in tried.items()
-                if arrives(place, name, origin.value, arrived.values[place])
+                argument: tried.get(argument)
+                for argument, (value, _) in patch.open.items()
+                if arrives(*argument, value, arrived.values[argument[0]])
             }
         patch = make_patch(kept, scouted.sites, sources, root, found)
     return patch
@@ -145,7 +145,7 @@ class _Editor:
         sites: Mapping[str, Sequence[Site | str]],
         sources: Mapping[str, bytes],
         root: Path,
-        origins: Mapping[Argument, Origin],
+        origins: Mapping[Argument, Origin | None],
     ) -> None:
         self.files: dict[str, SourceFile] = {}
         self.open: dict[Argument, tuple[Value, tuple[str, ...]]] = {}
@@ -158,10 +158,10 @@ class _Editor:
             reason = "the call that takes it was not found" if setting.place else "no Python file holds it"
             yield Place(lever, str(setting), reason=reason)
         places = {name: (setting.place, name) for name in setting.arguments}
-        origins = [self._origins[place] for place in places.values() if place in self._origins]
+        origins = [origin for place in places.values() if (origin := self._origins.get(place)) is not None]
         rest = {name: setting.arguments[name] for name, place in places.items() if place not in self._origins}
         for site in calls:
-            if rest or not origins:
+            if rest or not setting.arguments:
                 yield self._edit_call(lever, replace(setting, arguments=rest), site)
         for origin in origins:
             place = Place(lever, origin.shown, _shown(origin.path, self._root), origin.line)
@@ -202,10 +202,14 @@ def _shown(path: str, root: Path) -> str:
 
 
 def _made_elsewhere(function: str, setting: Setting) -> str:
-    if ".cli." in function and setting.place == "Trainer":
-        options = " ".join(f"--trainer.{name}={value}" for name, value in setting.arguments.items())
-        return f"LightningCLI makes the Trainer: give {options}, or set it in your configuration file"
-    return f"{function} makes this call, which is not in your files"
+    options = " ".join(f"--trainer.{name}={value}" for name, value in setting.arguments.items())
+    of_cli = {
+        "Trainer": f"LightningCLI makes the Trainer: give {options}, or set it in your configuration file",
+        "module": "LightningCLI calls fit: give it run=False, and call cli.trainer.fit with the changed cli.model",
+        "statement": "LightningCLI calls fit: write it before",
+    }
+    reasons = of_cli if ".cli." in function else {}
+    return reasons.get(setting.place, f"{function} makes this call, which is not in your files")
 
 
 def _edit(file: PythonFile, site: Site, setting: Setting) -> None:

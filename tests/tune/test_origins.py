@@ -138,6 +138,18 @@ def test_of_several_keys_the_one_whose_value_arrives_is_edited(tmp_path):
     assert (tmp_path / "b.yaml").read_text() == "workers: 0\n"
 
 
+def test_what_follows_from_another_value_needs_no_edit(tmp_path):
+    call = "n = 0\nDataLoader(data, num_workers=n, persistent_workers=n > 0)\n"
+
+    def arrived(texts):
+        workers = int(texts["a.py"][4])
+        return {"DataLoader": {"num_workers": workers, "persistent_workers": workers > 0}, "Trainer": {}}
+
+    patch, _ = search(tmp_path, {"a.py": call}, [WORKERS], arrived)
+    assert [(place.line, place.reason) for place in patch.places] == [("n=2", None)]
+    assert "+n = 2\n DataLoader" in patch.diff
+
+
 @pytest.mark.parametrize("harm", [{"batch_size": 2}, {"num_workers": 0}, None])
 def test_a_value_that_does_not_arrive_or_moves_another_is_left_alone(harm, tmp_path):
     files = {"a.py": CALL, "b.yaml": "workers: 0\n"}

@@ -201,6 +201,20 @@ def test_one_file_may_hold_what_another_cannot(tmp_path):
     assert patch.places[2].reason == "library.make makes this call, which is not in your files"
 
 
+@pytest.mark.parametrize(
+    ("setting", "advice"),
+    [
+        (PRECISION, 'give --trainer.precision="bf16-mixed", or set it in your configuration file'),
+        (COMPILED, "give it run=False, and call cli.trainer.fit with the changed cli.model"),
+        (TF32, "LightningCLI calls fit: write it before"),
+    ],
+)
+def test_calls_of_lightning_cli_give_advice_instead(setting, advice, tmp_path):
+    sites = {setting.place: ("lightning.pytorch.cli.LightningCLI._run_subcommand",)}
+    (place,) = make_patch({"lever": [setting]}, sites, {}, tmp_path).places
+    assert advice in place.reason
+
+
 def test_a_lever_is_edited_as_a_whole_or_not_at_all(tmp_path):
     source = "Trainer(accumulate_grad_batches=2)\nDataLoader(data, batch_size=size)\n"
     (tmp_path / "train.py").write_text(source)

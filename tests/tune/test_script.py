@@ -129,7 +129,7 @@ def test_seeds_of_the_tuning_shift_those_of_the_script(train, tmp_path, monkeypa
     [
         ("print('no data')", "own.py ended and did not call fit of a Lightning Trainer. Its last lines: no data"),
         ("print('bad')\nexit('usage')", "own.py exited with usage before it called trainer.fit. Its last lines: bad"),
-        ("import transformers.trainer as t\nt.Trainer().train()", "own.py trains with the Trainer of transformers."),
+        ("import transformers.trainer as t\nt.Trainer().train()", "own.py trains with the Trainer of transformers, "),
         ("open('/no/such')", "own.py failed before it called trainer.fit (FileNotFoundError: [Errno 2] No such"),
     ],
 )
