@@ -52,7 +52,6 @@ def test_tokens_and_padding_are_those_of_the_batches(folder: Path) -> None:
     report = lightning_perf.analyze(folder)
     model = report.ranks[0].language_model
     assert model is not None
-    assert model.steps == len(RECORDED)
     assert model.tokens_per_step == pytest.approx(sum(tokens[step] for step in RECORDED) / len(RECORDED))
     seen = [batches[step]["labels"] for step in (1, *RECORDED)]  # the warm-up, too
     padding = sum(int((labels == IGNORED).sum()) for labels in seen)

@@ -96,7 +96,6 @@ PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
     "fp8": functools.partial(fp8_section, top=EVERY_ROW),
     "shadow": shadow_page,
     "forecast": forecast_page,
-    "over_fit": over_fit_section,
 }
 """Parts of the page with the names of the fields of a report that they show."""
 
@@ -107,6 +106,8 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.trust is not None:
         parts["trust"] = [trust_block(report.trust)]
         parts["windows"] = _windows(report.trust) if report.trust.windows else []
+    if report.over_fit is not None:
+        parts["over_fit"] = over_fit_section(report.over_fit, report.gpu_health)
     if report.gpu_health:
         parts["gpu_health"] = gpu_health_section(report.gpu_health)
     if report.out_of_memory:
