@@ -59,8 +59,9 @@ def over_fit_section(run: RanksOverFit, gpus: Sequence[GpuHealth] = ()) -> Itera
     ranks = sorted(run.ranks, key=lambda row: -row.late_share) if len(run.ranks) > MAX_RANKS else run.ranks
     health = {gpu.rank: gpu_figures(gpu) for gpu in gpus}
     watched = any(row.rank in health for row in ranks[:MAX_RANKS])
+    heads = ("rank", "late in", "by", "waits", *phases, "last step", *(f"GPU {head}" for head in GPU_HEADS if watched))
     yield table(
-        ("rank", "late in", "by", "waits", *phases, "last step", *GPU_HEADS * watched),
+        heads,
         (
             (
                 Cell(str(row.rank), row.rank),
