@@ -8,7 +8,7 @@ They load on first use, so that importing a document stays cheap.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar, TypeVar
 
@@ -131,11 +131,11 @@ class PageDocument(Document, frozen=True):
         return msgspec.json.encode(self)
 
 
-def page_json(document: PageDocument, cut: Callable[[bytes], bytes] = bytes) -> bytes:
-    """Return a document as JSON for its page: cut by a function, and with the blocks of the page."""
+def page_json(document: PageDocument) -> bytes:
+    """Return a document as JSON for its page, with the blocks of the page."""
     from lightning_perf.page.blocks import add_parts
 
-    return add_parts(cut(document._page_data()), document._parts())
+    return add_parts(document._page_data(), document._parts())
 
 
 class Format(Struct, frozen=True):

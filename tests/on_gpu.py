@@ -115,7 +115,7 @@ def test_fp16_by_the_callback_is_lightnings_own_bit_for_bit_and_is_followed(tmp_
     assert stock.scaler is not None
     skipped = round(math.log2(65536 / stock.scaler["scale"]))
     assert callback.loss_scale.skipped_steps == skipped >= 1
-    assert callback.loss_scale.final_scale == stock.scaler["scale"]
+    assert callback.loss_scale.scales[-1] == stock.scaler["scale"]
     assert callback.underflow is not None
     origins = [event.origin for event in callback.loss_scale.events if getattr(event, "origin", None) is not None]
     assert len(origins) == 1  # of a fused optimizer too

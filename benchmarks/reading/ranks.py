@@ -1,12 +1,13 @@
 """Measure how the time to analyse a run grows with its ranks.
 
     python benchmarks/reading/ranks.py /path/to/corpus --ranks 1 2 4 8 16 32
+    python benchmarks/reading/ranks.py /path/to/corpus --ranks 1 64 --size-mb 100 --jobs 1 2 --results many_ranks
 
 The traces are from a real DDP training (`replicate.py` makes one of any size), with one file for each rank. Each rank
 starts its steps a little later than the previous one, so that ranks wait for each other. Every measurement is a fresh
-process that analyses the whole folder; CPU seconds include its worker processes. A
-folder of N ranks is analysed by as many processes at once as there are cores. The order of the sizes changes from round
-to round, and the median of the rounds is reported.
+process that analyses the whole folder; CPU seconds include its worker processes. By default a folder of N ranks is
+analysed by as many processes at once as there are cores. The cache of columns is off. The order of the arms changes
+from round to round, and the median of the rounds is reported.
 
 Writes ``results/ranks.json`` and ``.md`` in this folder (``--results`` chooses another place).
 """
@@ -14,6 +15,7 @@ Writes ``results/ranks.json`` and ``.md`` in this folder (``--results`` chooses 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -32,7 +34,7 @@ HERE = Path(__file__).parents[1]
 # The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
-METHOD_VERSION = 1
+METHOD_VERSION = 2
 
 SOURCE = "hta/nccl_parser_config/nccl_data.b4b6dce.json.gz"
 """ResNet on A100s with NCCL; its collectives carry their parameters."""
@@ -72,12 +74,13 @@ def make_run(trace: Path, folder: Path, ranks: int) -> None:
         unfinished.replace(target)
 
 
-def worker(folder: Path) -> None:
+def worker(folder: Path, jobs: int) -> None:
     """Analyse a run in this process and print the figures."""
     from lightning_perf import analyze
+    from lightning_perf.report.recordings import analyze_recordings
 
     begin = time.perf_counter(), _cpu_s()
-    report = analyze(folder)
+    report = analyze(folder, executor=functools.partial(analyze_recordings, jobs=jobs))
     wall_s, cpu_s = time.perf_counter() - begin[0], _cpu_s() - begin[1]
     compared = report.distributed
     figures = {
@@ -102,10 +105,13 @@ def _cpu_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def measure(folder: Path) -> dict[str, Any]:
+def measure(folder: Path, jobs: int) -> dict[str, Any]:
     """One measurement in a fresh process."""
-    command = [sys.executable, __file__, "--worker", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
+
+    command = [sys.executable, __file__, "--worker", str(folder), "--jobs", str(jobs)]
+    environment = {**os.environ, CACHE_VARIABLE: OFF}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"analysing {folder} failed:\n{done.stderr}")
     figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -125,13 +131,17 @@ def table(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
             f"load average at the start {about['load_average_at_start'][0]:.1f}."
         ),
         "",
-        "| ranks | wall s | CPU s | wall s a rank | CPU s a rank | peak MB | of a worker | matched collectives |",
-        "|--:|--:|--:|--:|--:|--:|--:|--:|",
+        (
+            "| ranks | processes | wall s | CPU s | wall s a rank | CPU s a rank | peak MB | of a worker "
+            "| matched collectives |"
+        ),
+        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         ranks = row["ranks"]
         cells = (
             ranks,
+            row["jobs"],
             f"{row['wall_s']:.2f}",
             f"{row['cpu_s']:.2f}",
             f"{row['wall_s'] / ranks:.2f}",
@@ -149,17 +159,20 @@ def table(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Make the runs, take turns, write the results."""
+    from lightning_perf.workers.processors import usable_cpus
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, nargs="?", help="the folder that holds traces/")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--size-mb", type=int, default=20, help="JSON text a rank")
+    parser.add_argument("--jobs", type=int, nargs="+", default=[usable_cpus()], help="processes at once")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning_perf_ranks")
     parser.add_argument("--results", type=Path, default=HERE / "results" / "ranks", help="the files without suffix")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker is not None:
-        worker(arguments.worker)
+        worker(arguments.worker, *arguments.jobs)
         return
     if arguments.corpus is None:
         parser.error("name the folder that holds traces/")
@@ -182,15 +195,18 @@ def main() -> None:
         "rounds": arguments.rounds,
         "load_average_at_start": os.getloadavg(),
     }
-    found: dict[int, list[dict[str, Any]]] = {ranks: [] for ranks in folders}
+    arms = [(ranks, jobs) for ranks in folders for jobs in sorted(set(arguments.jobs))]
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {arm: [] for arm in arms}
     turns = random.Random(0)
     for number in range(arguments.rounds):
-        for ranks in turns.sample(list(folders), len(folders)):
-            found[ranks].append(measure(folders[ranks]))
-            print(f"round {number + 1}: {ranks} ranks {found[ranks][-1]['wall_s']:.2f} s", flush=True)
-    rows = [{key: statistics.median(each[key] for each in figures) for key in figures[0]} for figures in found.values()]
-    for row in rows:
-        row["ranks"], row["matched_collectives"] = int(row["ranks"]), int(row["matched_collectives"])
+        for ranks, jobs in turns.sample(arms, len(arms)):
+            found[ranks, jobs].append(measure(folders[ranks], jobs))
+            wall_s = found[ranks, jobs][-1]["wall_s"]
+            print(f"round {number + 1}: {ranks} ranks, {jobs} processes {wall_s:.2f} s", flush=True)
+    rows = []
+    for (ranks, jobs), figures in found.items():
+        row = {key: statistics.median(each[key] for each in figures) for key in figures[0]}
+        rows.append({**row, "ranks": ranks, "jobs": jobs, "matched_collectives": int(row["matched_collectives"])})
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     arguments.results.with_suffix(".json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
     text = table(about, rows)

@@ -43,7 +43,7 @@ from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_ap
 from benchmarks.savings.networks import SETS, Network
 from benchmarks.versions import device_name, known_versions, versions_text
 from lightning_perf import PerfCallback
-from lightning_perf.estimates.calibration import estimate_width, verdict_of
+from lightning_perf.estimates.calibration import verdict_of
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.build import analyze
 from lightning_perf.run_files.atomic import replace_file
@@ -180,7 +180,7 @@ class Row:
     @property
     def width(self) -> float | None:
         """Upper end of the estimate divided by the lower one; None without an estimate or without a positive end."""
-        return None if (outcome := self.outcome) is None else estimate_width(outcome)
+        return None if (outcome := self.outcome) is None else outcome.width
 
 
 class Measured(msgspec.Struct):

@@ -35,8 +35,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import device_name, versions_text
-from lightning_perf import PerfCallback, analyze
-from lightning_perf.analysis.precision.forecast import SAFE_DB, LayerForecast
+from lightning_perf import PerfCallback
+from lightning_perf.analysis.precision.forecast import SAFE_DB
+from lightning_perf.run_files.numerics.samples import FORECAST
 
 RESULTS = Path(__file__).parents[1] / "results" / "fp8_forecast.md"
 STEPS = 100
@@ -363,8 +364,7 @@ def pairs(name: str, steps: Callable[[str], None]) -> Iterator[Pair]:
     with tempfile.TemporaryDirectory() as folder:
         callback = PerfCallback(forecast=1.0, dirpath=folder, report="none", fingerprint="light")
         trained = train(make(kind), data, 0, callbacks=[callback])
-        forecast = analyze(folder).forecast
-    assert forecast is not None
+        samples = FORECAST.read(FORECAST.path(Path(folder), 0))
     plain = [end_loss(trained)] + [end_loss(train(make(kind), data, seed)) for seed in range(1, SEEDS)]
     mean, deviation = float(torch.tensor(plain).mean()), float(torch.tensor(plain).std())
     limit = mean + float(stats.t.ppf(0.975, SEEDS - 1)) * deviation * math.sqrt(1 + 1 / SEEDS)
@@ -372,30 +372,26 @@ def pairs(name: str, steps: Callable[[str], None]) -> Iterator[Pair]:
     trained.train()
     batches = [batch for batch, _ in zip(DataLoader(data, 32), range(4), strict=False)]
     order = [parameter for parameter, _ in trained.named_parameters()]
-    for layer in forecast.layers:
-        last = max(i for i, parameter in enumerate(order) if parameter.startswith(f"{layer.name}."))
+    for layer in dict.fromkeys(sample.layer for sample in samples):
+        last = max(i for i, parameter in enumerate(order) if parameter.startswith(f"{layer}."))
         before = order[: last + 1]
         exact = gradients(trained, batches, before)
         for number_format, rounded in FORMATS.items():
-            module = trained.get_submodule(layer.name)
+            module = trained.get_submodule(layer)
             module.forward = emulated_forward(module, rounded)
             changed = gradients(trained, batches, before)
             del module.forward
             network = make(kind)
-            replaced = network.get_submodule(layer.name)
+            replaced = network.get_submodule(layer)
             replaced.forward = emulated_forward(replaced, rounded)
             loss = end_loss(train(network, data, 0))
+            products = (found for sample in samples if sample.layer == layer for found in sample.products.values())
+            ratios = [ratio for found in products if (ratio := found[number_format]) is not None]
             yield Pair(
-                name, layer.name, number_format, lowest_ratio(layer, number_format),
+                name, layer, number_format, min(ratios),
                 float((changed - exact).norm() / exact.norm()), loss, not loss <= limit,
             )  # fmt: skip
-        steps(layer.name)
-
-
-def lowest_ratio(layer: LayerForecast, number_format: str) -> float:
-    """Return the forecast's lowest ratio of a layer's products in a format."""
-    ratios = [ratios.get(number_format) for ratios in layer.products.values()]
-    return min(ratio for ratio in ratios if ratio is not None)
+        steps(layer)
 
 
 def _mx_scale(block: torch.Tensor) -> torch.Tensor:

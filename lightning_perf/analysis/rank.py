@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from msgspec import Struct, field
 
 from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
@@ -39,8 +42,11 @@ from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.probe import Probe
+from lightning_perf.trace.columns import release_columns
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
+
+_Section = TypeVar("_Section")
 
 
 class SourceClock(Struct, frozen=True):
@@ -152,9 +158,15 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
     """Analyze one rank's recording. Concatenate several windows of a rank first."""
     recording_ns, trace = trace.end_ns - trace.begin_ns, without_tails(trace)
     computes = bool(trace.device.is_compute.any())
-    step_time, launched, pace = breakdown(trace), launches(trace), host_pace(trace)
-    used = efficiency(trace, repeated_operators(trace)) if len(trace.device) else None
-    attends = attention(trace)
+
+    def section(analysis: Callable[..., _Section], *facts: object) -> _Section:
+        found = analysis(trace, *facts)
+        release_columns()
+        return found
+
+    step_time, launched, pace = section(breakdown), section(launches), section(host_pace)
+    used = section(efficiency, repeated_operators(trace)) if len(trace.device) else None
+    attends = section(attention)
     return RankAnalysis(
         rank=trace.metadata.rank,
         sources=trace.sources,
@@ -162,39 +174,39 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         problems=trace.problems,
         recording_ns=recording_ns,
         breakdown=step_time,
-        phases=phases(trace),
-        arithmetic=arithmetic(trace) if computes else None,
-        autocast=autocast_tax(trace) if len(trace.operators) else None,
+        phases=section(phases),
+        arithmetic=section(arithmetic) if computes else None,
+        autocast=section(autocast_tax) if len(trace.operators) else None,
         efficiency=used,
         launches=launched,
-        idle=idle(trace),
-        sync_points=sync_points(trace),
-        loading=loading(trace),
-        optimizer=optimizer_steps(trace),
-        operators=operators(trace, by_shape) if len(trace.operators) else None,
-        kernels=kernels(trace),
-        modules=modules(trace),
-        memory=memory(trace),
-        communication=communication(trace),
-        wrappers=wrappers(trace),
-        amp_gain=amp_gain(trace, step_time, launched, pace),
-        stop_flags=stop_flags(trace),
-        host_compute=host_compute(trace),
-        pauses=pauses(trace),
-        clock_skew=clock_skew(trace),
+        idle=section(idle),
+        sync_points=section(sync_points),
+        loading=section(loading),
+        optimizer=section(optimizer_steps),
+        operators=section(operators, by_shape) if len(trace.operators) else None,
+        kernels=section(kernels),
+        modules=section(modules),
+        memory=section(memory),
+        communication=section(communication),
+        wrappers=section(wrappers),
+        amp_gain=section(amp_gain, step_time, launched, pace),
+        stop_flags=section(stop_flags),
+        host_compute=section(host_compute),
+        pauses=section(pauses),
+        clock_skew=section(clock_skew),
         host_pace=pace,
-        graph_regions=graph_regions(trace),
-        counters=hardware_counters(trace),
-        workload=workload(trace),
-        timeline=timeline(trace),
+        graph_regions=section(graph_regions),
+        counters=section(hardware_counters),
+        workload=section(workload),
+        timeline=section(timeline),
         clocks=tuple(
             SourceClock(clock.begin_ns - trace.begin_ns, clock.begin_ns - clock.base_time_ns, clock.begin_ns)
             for clock in trace.clocks
         ),
-        call_tree=call_tree(trace) if len(trace.operators) else None,
-        language_model=language_model(trace, used, attends),
+        call_tree=section(call_tree) if len(trace.operators) else None,
+        language_model=section(language_model, used, attends),
         attention=attends,
-        recompute=recompute(trace),
-        compiled_calls=compiled_calls(trace),
-        anomaly_checks=anomaly_checks(trace),
+        recompute=section(recompute),
+        compiled_calls=section(compiled_calls),
+        anomaly_checks=section(anomaly_checks),
     )

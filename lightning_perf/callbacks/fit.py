@@ -12,30 +12,25 @@ from lightning_perf.callbacks.account.garbage_watch import GarbageWatch
 from lightning_perf.callbacks.compilation.monitor import CompileMonitor
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import Captures
-from lightning_perf.callbacks.recording.data_loading import Facts
 from lightning_perf.callbacks.recording.memory_watch import MemoryWatch
-from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
-from lightning_perf.callbacks.recording.recording_plan import Recording
+from lightning_perf.callbacks.recording.recording_plan import OverheadBudget, Recording
 from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule, recording_notes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.core_use import CoreUse, core_wait_ns
-from lightning_perf.callbacks.steps.fit_state import FitState, Signal, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext, FitState, Signal, StepObserver, TrainingLoop
 from lightning_perf.callbacks.steps.hang_watch import HangWatch
-from lightning_perf.callbacks.steps.hook_times import HookTimes
-from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
+from lightning_perf.callbacks.steps.lightning_hooks import HookTimes, OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
 from lightning_perf.callbacks.trainer_log import TrainerLog
-from lightning_perf.callbacks.training_loop import TrainingLoop
 from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
-from lightning_perf.run_files.jsonl import LogWriter, RankLog
 from lightning_perf.run_files.run_record import study_folder, study_place
-from lightning_perf.run_files.steps import STEPS, StepSample, StepsLog
+from lightning_perf.run_files.steps import StepSample
 
 
 class Fit:
@@ -59,7 +54,8 @@ class Fit:
     ) -> None:
         self.folder = folder
         self.errors = errors
-        self._state = state = FitState() if state is None else state
+        context = FitContext(loop, folder, errors) if state is None else FitContext(loop, folder, errors, state)
+        self._state = state = context.state
         self._schedule, self._shortened = fit_schedule(recording.schedule, recording.open_fields, loop.expected_steps)
         self._refusal = _refusal(loop, folder, recording.ranks)
         self._profilers: list[WindowProfiler] = []
@@ -68,80 +64,37 @@ class Fit:
         hook_times: HookTimes | None = None
         core_use: list[CoreUse] = []
         memory: list[MemoryWatch] = []
-        rank, device = loop.rank, loop.device
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             hook_times = loop.hook_times
-            loader: Facts = {}
+            loader: dict[str, Any] = {}
             with errors.instead("the settings of the data loader are not recorded"):
                 loader = loop.loader_facts()
             container = str(loader.get("container") or "")
-            core_use = [
-                CoreUse(state, int(loader.get("workers") or 0), container, iterators=loop.loader_iterators),
-            ]
+            core_use = [CoreUse(state, loader.get("workers") or 0, container, iterators=loop.loader_iterators)]
             if recording.max_overhead is not None:
-                self._budgets = [OverheadBudget(recording.max_overhead, state)]
+                self._budgets = [OverheadBudget(recording.max_overhead)]
             if recording.captures is not None:
-                self._captures = [
-                    Captures(
-                        recording.captures,
-                        state,
-                        plan=plan,
-                        rank=rank,
-                        world_size=loop.world_size,
-                        folder=folder,
-                        errors=errors,
-                        timed_by_device=device.type == "cuda",
-                    )
-                ]
-            notes = WindowNotes(
-                state,
-                device_type=device.type,
-                errors=errors,
-                core_use=core_use[0],
-                loader=loader,
-                nodes=loop.nodes,
-                parameters=functools.partial(_product_parameters, loop, errors),
-                hook_times=hook_times,
-                tensors=WindowLists(loop.tensor_source, observers) if recording.profile_memory else None,
-            )
+                self._captures = [Captures(recording.captures, context, folder, plan)]
+            lists = WindowLists(loop.tensor_source, observers) if recording.profile_memory else None
+            notes = WindowNotes(context, core_use[0], loader, lists)
+            budget = next(iter(self._budgets), None)
             self._profilers = [
-                WindowProfiler(
-                    state,
-                    plan=plan,
-                    recording=recording,
-                    device_type=device.type,
-                    rank=rank,
-                    errors=errors,
-                    notes=notes,
-                    on_window=self._on_window,
-                    budget=next(iter(self._budgets), None),
-                )
+                WindowProfiler(context, plan, recording, notes, on_window=self._on_window, budget=budget)
             ]
         if folder is not None and study_folder() is None:
-            worker = core_use[0].worker_growth if core_use else lambda: None
-            memory = [MemoryWatch(state, device=device, folder=folder, rank=rank, worker=worker)]
-
-        def path_of(log: RankLog[Any] | StepsLog) -> Path | None:
-            return log.path(folder, rank) if folder is not None else None
-
-        self._windows = LogWriter(
-            WINDOWS, path_of(WINDOWS), errors.report, "the cost of the profiler is no longer saved"
-        )
-        self._log = StepLog(
-            state,
-            path=path_of(STEPS),
-            trainer_log=trainer_log or TrainerLog(None, errors),
-            log_every=loop.log_every,
-            errors=errors,
-        )
+            memory = [MemoryWatch(context, worker=core_use[0].worker_growth if core_use else lambda: None)]
+        self._windows = context.writer(WINDOWS, "the cost of the profiler is no longer saved")
+        self._log = StepLog(context, trainer_log or TrainerLog(None, errors))
         totals = [_Totals(state, account) for account in accounts]
         self._sample_takers = (
             self._log.add,
             *(each.add for each in totals),
             *(each.add for each in self._captures),
+            *(each.add for each in self._budgets),
         )
         # On a GPU the host runs ahead, so that its phases say nothing about the waits of the device.
+        device = loop.device
         compared = accounts if device.type == "cpu" and loop.world_size > 1 else ()
         timer = StepTimer(
             state,
@@ -151,15 +104,14 @@ class Fit:
         )
         compilations = CompileMonitor(
             state,
-            path=path_of(COMPILATIONS),
+            path=context.path(COMPILATIONS),
             model=loop.model,
             errors=errors,
             since_ns=next((account.began_ns for account in accounts), None),
         )
         watches: list[HangWatch] = []
         if recording.hang_after is not None:
-            progress = functools.partial(self._progress, loop)
-            watches = [HangWatch(recording.hang_after, state, progress, folder=folder, rank=rank, errors=errors)]
+            watches = [HangWatch(recording.hang_after, context, functools.partial(self._progress, loop))]
         taps = _Taps(loop, observers, accounts, hook_times)
         # The order matters. At the start of a step the profiler decides first whether it runs, and the others read that
         # from the state; the timer starts last. At the end of a step the order is reversed: the timer stops first, then
@@ -173,7 +125,6 @@ class Fit:
                 self._log,
                 *self._profilers,
                 *self._captures,
-                *self._budgets,
                 compilations,
                 *memory,
                 *core_use,
@@ -296,23 +247,14 @@ class _Taps(StepObserver):
     def __init__(
         self, loop: TrainingLoop, observers: Observers, accounts: Sequence[FitAccountant], times: HookTimes | None
     ) -> None:
-        self._accounts = accounts
         self._observers = observers
-        self._announces = loop.profiler is not None
-        self._profiler_hooks: list[ProfilerHooks] = []
+        self._profiler_hooks = [account.hooks for account in accounts]
+        self._own_hooks: list[ProfilerHooks] = []
         self._optimizer_hooks: list[OptimizerHooks] = []
-        if loop.profiler is not None:
-            for account in accounts:
-                account.detach()  # two layers of hooks would cost twice
-            hooks = ProfilerHooks(
-                loop.profiler,
-                on_start=observers.on_action_start,
-                on_stop=observers.on_action_end,
-                times=times,
-                plan=next((account.plan for account in accounts), None),
-            )
-            hooks.follow_phases(False)
-            self._profiler_hooks = [hooks]
+        if loop.profiler is not None and not accounts:
+            self._profiler_hooks = self._own_hooks = [ProfilerHooks(loop.profiler)]
+        for hooks in self._profiler_hooks:
+            hooks.listen(observers.on_action_start, observers.on_action_end, times)
         observers.on_change.append(self._follow_optimizers)
 
     def follow_phases(self, follow: bool) -> None:
@@ -328,9 +270,9 @@ class _Taps(StepObserver):
         for optimizer_hooks in self._optimizer_hooks:
             optimizer_hooks.remove()
         for profiler_hooks in self._profiler_hooks:
+            profiler_hooks.stop_listening()
+        for profiler_hooks in self._own_hooks:
             profiler_hooks.remove()
-            for account in self._accounts:
-                account.attach()
 
     def _follow_optimizers(self) -> None:
         """Listen to torch's optimizers as long as somebody has to."""
@@ -343,17 +285,9 @@ class _Taps(StepObserver):
 
     def _step_starts(self) -> None:
         self._observers.on_optimizer_step_start()
-        if not self._announces:  # without a Trainer, nothing announces the optimizer's part before its step
+        if not self._profiler_hooks:  # without a Trainer, nothing announces the optimizer's part before its step
             self._observers.on_action_end(Signal.FORWARD)
             self._observers.on_before_optimizer_step(None)
-
-
-def _product_parameters(loop: TrainingLoop, errors: ErrorReporter) -> int | None:
-    try:
-        return loop.product_parameters()
-    except Exception as error:  # a model may be any module
-        errors.report("the parameters of the model are not counted", error)
-        return None
 
 
 def _refusal(loop: TrainingLoop, folder: Path | None, ranks: Collection[int] | None) -> str | None:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.tensor_lists import TensorSource, list_tensors
 from lightning_perf.callbacks.report import ReportLength, print_line
+from lightning_perf.callbacks.steps.hang_watch import training_phase
 from lightning_perf.run_files.fit.out_of_memory import MemoryPhase, OutOfMemory, write_out_of_memory
 from lightning_perf.units import format_bytes
 from lightning_perf.workers.memory_limit import free_bytes
@@ -27,20 +28,7 @@ _ASKED = re.compile(r"[Tt]ried to allocate (\d{1,20}(?:\.\d{1,6})?) (bytes|KiB|M
 _DEVICE = re.compile(r"\bGPU (\d{1,3})\b")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
-_PHASES: dict[str, MemoryPhase] = {
-    "_engine_run_backward": "backward",
-    "backward": "backward",
-    "manual_backward": "backward",
-    "training_step": "forward",
-    "validation_step": "validation",
-    "batch_to_device": "transfer",
-    "transfer_batch_to_device": "transfer",
-    "move_data_to_device": "transfer",
-    "collate_fn": "fetch",
-    "save_checkpoint": "checkpoint",
-    "dump_checkpoint": "checkpoint",
-}
-"""Functions of torch, Lightning and the user's module that show the phase of a step."""
+_KNOWN_PHASES: dict[str, MemoryPhase] = {phase: phase for phase in get_args(MemoryPhase)}
 
 _MAX_MESSAGE = 400
 _MAX_CAUSES = 8
@@ -164,18 +152,7 @@ def _asked(text: str) -> int | None:
 
 
 def _phase(frames: list[FrameType]) -> MemoryPhase:
-    """Return the phase of the step by the functions of the traceback. The innermost known one counts."""
-    in_module = False
-    for frame in reversed(frames):
-        name, file = frame.f_code.co_name, frame.f_code.co_filename.replace("\\", "/")
-        if name in _PHASES:
-            return _PHASES[name]
-        if "/torch/optim/" in file:
-            return "optimizer"
-        if "/torch/utils/data/" in file:
-            return "fetch"
-        in_module |= name == "forward"  # of the training, of the validation, or called again by a checkpoint
-    return "forward" if in_module else "other"
+    return _KNOWN_PHASES.get(training_phase(frames).partition(",")[0], "other")
 
 
 def _module(frames: list[FrameType], source: TensorSource) -> tuple[str | None, str | None]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
+from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.monitor import check_share
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, may_wait_for_device
@@ -18,7 +19,7 @@ from lightning_perf.callbacks.precision_callback import ObservedCallback, Precis
 from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
 from lightning_perf.callbacks.report import ProbeOption, ReportLength, check_probe
-from lightning_perf.callbacks.session import AccountKeeper, AttachedLog, FitSession, SessionOptions
+from lightning_perf.callbacks.session import AttachedLog, FitSession, SessionOptions, open_account
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.run_files.launch import MeasurementStarted, NothingMeasured, OwnMeasurement, leave_note
 
@@ -138,10 +139,10 @@ class PerfCallback(ObservedCallback):
         self._precision.embed(must_work=self._changes_training)
         self._reset()
 
-    _OF_A_FIT = ("_account", "_session", "_in_charge", "_parts")
+    _OF_A_FIT = ("_accounts", "_session", "_in_charge", "_parts")
 
     def _reset(self) -> None:
-        self._account = AccountKeeper()
+        self._accounts: list[FitAccountant] = []
         self._session: FitSession | None = None
         self._observers = Observers(ErrorReporter())
         self._in_charge = self._precision
@@ -150,7 +151,13 @@ class PerfCallback(ObservedCallback):
     log = AttachedLog()
 
     def _on_attach(self, trainer: Trainer | None) -> None:
-        self._account.open(trainer)
+        self._close_accounts()  # the last fit ended without a call that we see
+        self._accounts = open_account(trainer)
+
+    def _close_accounts(self) -> None:
+        for account in self._accounts:
+            account.close()
+        self._accounts = []
 
     @property
     def precision_part(self) -> PrecisionCallback | None:
@@ -159,8 +166,8 @@ class PerfCallback(ObservedCallback):
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Switch the precision, or leave that to the `PrecisionCallback` that the Trainer has."""
-        if not self._account.accountants:
-            self._account.open(trainer)
+        if all(account.closed for account in self._accounts):
+            self._on_attach(trainer)
         others = [callback for callback in trainer.callbacks if isinstance(callback, PrecisionCallback)]
         if others and self._changes_training:
             raise PrecisionError(
@@ -181,13 +188,13 @@ class PerfCallback(ObservedCallback):
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the sanity check."""
-        for accountant in self._account.accountants:
-            accountant.sanity_check_starts()
+        for account in self._accounts:
+            account.sanity_check_starts()
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Account for the rest of the preparations."""
-        for accountant in self._account.accountants:
-            accountant.sanity_check_ends()
+        for account in self._accounts:
+            account.sanity_check_ends()
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
@@ -199,7 +206,7 @@ class PerfCallback(ObservedCallback):
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Start to observe the fit."""
         self._end_session()  # the last fit ended without `teardown`: another callback failed in `on_exception`
-        self._session = FitSession(trainer, self._options, self._in_charge, self._account)
+        self._session = FitSession(trainer, self._options, self._in_charge, self._accounts)
         self._observe(self._session.observers)
         self._session.start(trainer, pl_module)
 
@@ -236,8 +243,9 @@ class PerfCallback(ObservedCallback):
             part.on_exception(trainer, pl_module, exception)
         if self._session is not None:
             self._session.report(trainer, exception)
-        self._account.save("exception")  # with the report: the Trainer calls us no more
-        self._account.close()
+        for account in self._accounts if self._session is not None else ():
+            account.save("exception")  # with the report: the Trainer calls us no more
+        self._close_accounts()
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Remove everything that the callback added to the Trainer."""

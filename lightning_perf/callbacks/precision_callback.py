@@ -19,12 +19,11 @@ from lightning_perf.callbacks.precision.switch import (
     PrecisionError,
     PrecisionSwitch,
     ScalerSettings,
-    check_clipping,
-    check_optimizers,
-    check_weights,
+    check_fit,
     plugin_module,
+    precision_of,
 )
-from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arithmetic
+from lightning_perf.callbacks.precision.tf32 import Fp32Flags, read_fp32_arithmetic, set_tf32
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
@@ -239,14 +238,14 @@ class PrecisionCallback(ObservedCallback):
         self.bad_run: BadRun | None = None
         """The diagnosis of the last fit, if its loss turned NaN or infinite; None if it did not."""
 
-    _OF_A_FIT = ("_own_log", "_place", "_tf32_override", "_layers", "_loaded", "_watches", "_failed")
+    _OF_A_FIT = ("_own_log", "_place", "_flags", "_layers", "_loaded", "_watches", "_failed")
 
     def _reset(self) -> None:
         errors = ErrorReporter()
         self._observers = Observers(errors)
         self._own_log = TrainerLog(None, errors)
         self._place: tuple[Path | None, ErrorReporter] | None = None
-        self._tf32_override: Tf32Override | None = None
+        self._flags: Fp32Flags | None = None
         self._layers: Fp32Layers | None = None
         self._loaded: PrecisionMistake | None = None
         self._watches = True
@@ -263,17 +262,14 @@ class PrecisionCallback(ObservedCallback):
         """Switch the precision before anything depends on it."""
         with self._isolated():
             self._switch.install(trainer)
-            if self._tf32 is not None and self._tf32_override is None:
-                self._tf32_override = Tf32Override(self._tf32)
+            if self._tf32 is not None and self._flags is None:
+                self._flags = set_tf32(self._tf32)
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Check the precision before the first step, and keep layers in FP32."""
         self._begin(trainer, pl_module)
         with self._isolated():
-            check_clipping(trainer, _precision_of(trainer))  # also where it only observes: Lightning would raise later
-            if self._switch.requested is not None:
-                check_weights(pl_module, _precision_of(trainer))
-                check_optimizers(trainer, _precision_of(trainer))
+            check_fit(trainer, pl_module, precision_of(trainer), requested=self._switch.requested is not None)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
@@ -383,7 +379,7 @@ class PrecisionCallback(ObservedCallback):
     def _begin(self, trainer: Trainer, module: Module) -> None:
         """Keep layers in FP32 once all of them exist, and note the setting."""
         with self._isolated():
-            precision = _precision_of(trainer)
+            precision = precision_of(trainer)
             plugin = trainer.precision_plugin
             mixed = isinstance(plugin, plugin_module(trainer).MixedPrecision)
             if self._keep_fp32 and not mixed:
@@ -415,15 +411,10 @@ class PrecisionCallback(ObservedCallback):
         if self._layers is not None:
             self._layers.undo()
             self._layers = None
-        if self._tf32_override is not None:
-            self._tf32_override.undo()
-            self._tf32_override = None
+        if self._flags is not None:
+            self._flags.write()
+            self._flags = None
         self._switch.undo()
         self._loaded = None
         self._watches = True
         self._failed = False
-
-
-def _precision_of(trainer: Trainer) -> str:
-    plugin = trainer.precision_plugin
-    return str(getattr(plugin, "precision", type(plugin).__name__))

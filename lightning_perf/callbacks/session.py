@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.error_reporter import ErrorReporter
@@ -32,12 +33,8 @@ from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.callbacks.training_loop import TrainerLoop
-from lightning_perf.run_files.fit.account import write_account
 from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 from lightning_perf.run_files.run_record import study_folder
-
-if TYPE_CHECKING:
-    from lightning_perf.report.document import PerfReport
 
 
 class AttachedLog:
@@ -57,52 +54,13 @@ class AttachedLog:
         callback._on_attach(getattr(getattr(log, "__self__", None), "_trainer", None))
 
 
-class AccountKeeper:
-    """Keeps the account of one fit at a time. An error costs the account only."""
-
-    def __init__(self) -> None:
-        self.accountants: list[FitAccountant] = []
-        """Keeps the account: one during a fit, none between two fits and in other functions of a Trainer."""
-        self.folder: Path | None = None
-        """Where the account goes; None before training has started."""
-        self.report: PerfReport | None = None
-        """The report of the fit, to be completed when the fit is over; None without a report."""
-        self.report_errors = ErrorReporter()
-
-    def open(self, trainer: Trainer | None) -> None:
-        """Start the account of a fit. Nothing happens for other functions of a Trainer."""
-        with ErrorReporter().instead("the account of the fit is left out"):
-            if trainer is None or trainer.state.fn != "fit":
-                return
-            self.close()  # the last fit ended without a call that we see
-            self.accountants = [FitAccountant(trainer, on_end=self._complete)]
-
-    def save(self, end: Literal["returned", "report", "exception"]) -> None:
-        """Save the account until now."""
-        for accountant in self.accountants:
-            account = accountant.snapshot(end)
-            if account is not None and self.folder is not None:
-                with accountant.errors.instead("the account of the fit is not saved"):
-                    write_account(self.folder, account)
-
-    def close(self) -> None:
-        """Give the Trainer its own methods back, and forget the fit."""
-        accountants, self.accountants = self.accountants, []
-        self.folder = self.report = None
-        for accountant in accountants:
-            accountant.close()
-
-    def _complete(self) -> None:
-        """Save the account of the whole fit, in place of the one until the report."""
-        for accountant in self.accountants:
-            accountant.close()
-            # Writing the report again takes longer than writing the account, so the account comes last and includes it.
-            account = accountant.snapshot("returned")
-            if self.report is not None and self.folder is not None and account is not None:
-                with self.report_errors.instead("report.json lacks the end of the fit"):
-                    complete_report(self.folder, self.report, account)
-        self.save("returned")
-        self.close()
+def open_account(trainer: Trainer | None) -> list[FitAccountant]:
+    """Start the account of a fit. Other functions of a Trainer have none, and an error costs the account only."""
+    accounts = []
+    with ErrorReporter().instead("the account of the fit is left out"):
+        if trainer is not None and trainer.state.fn == "fit":
+            accounts = [FitAccountant(trainer)]
+    return accounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +82,16 @@ class FitSession:
     """Observes the training of one fit, and reports on it. It also monitors the numbers, as `precision` has set."""
 
     def __init__(
-        self, trainer: Trainer, options: SessionOptions, precision: PrecisionCallback, account: AccountKeeper
+        self,
+        trainer: Trainer,
+        options: SessionOptions,
+        precision: PrecisionCallback,
+        accounts: Sequence[FitAccountant],
     ) -> None:
         self._began_s = time.perf_counter()
         self._options = options
         self._precision = precision
-        self._account = account
+        self._accounts = accounts
         self._finished = False
         self.errors = errors = ErrorReporter()
         self.observers = Observers(errors)
@@ -140,7 +102,8 @@ class FitSession:
         self.measured = not trainer.fast_dev_run or self._in_study
         """Whether the fit is measured; a trial run of the Trainer is not."""
         if not self.measured:
-            account.close()
+            for account in accounts:
+                account.close()
             if options.report != "none" and trainer.is_global_zero:
                 print_line("PerfCallback: nothing is measured under fast_dev_run.")
         # A collective call: every rank makes it, even if one of them has failed.
@@ -161,7 +124,8 @@ class FitSession:
         if not self.measured:
             self._precision.add_monitors(self.observers, trainer, module, None, self.errors, self._log)
             return
-        self._account.folder = self.folder
+        for account in self._accounts:
+            account.folder = self.folder
         state = FitState()
         setting = self._precision.setting
         record = FitRecord(
@@ -186,14 +150,12 @@ class FitSession:
                 state=state,
                 errors=self.errors,
                 trainer_log=self._log,
-                accounts=self._account.accountants,
+                accounts=self._accounts,
             )
         except Exception as error:
             self.errors.report("this fit is not profiled", error)
-            for accountant in self._account.accountants:
-                accountant.attach()
-        for accountant in self._account.accountants:
-            accountant.training_starts()
+        for account in self._accounts:
+            account.training_starts()
         record.training_begins()
 
     def _add_requested_monitors(self, trainer: Trainer, module: Module, state: FitState) -> None:
@@ -230,8 +192,8 @@ class FitSession:
         results = self.observers.finish(may_wait=may_wait)
         if not self._in_study:
             self._precision.keep_results(results, self.folder if self._leads else None, self.errors)
-        for accountant in self._account.accountants:
-            accountant.training_ends()
+        for account in self._accounts:
+            account.training_ends()
         self._log.close()
 
     def mark_as_done(self) -> None:
@@ -243,13 +205,14 @@ class FitSession:
         for record in self._records:
             record.ends(exception)
         self._records = []
-        self._account.save("report" if exception is None else "exception")
+        for account in self._accounts:
+            account.save("report" if exception is None else "exception")
         self.mark_as_done()
         fit, self.fit = self.fit, None
         if fit is None or not self._leads:
             return
         probe, world_size = self._options.probe, int(trainer.world_size)
-        self._account.report = report_fit(
+        report = report_fit(
             fit,
             self._rank_files,
             trainer,
@@ -262,4 +225,6 @@ class FitSession:
             probe_requested=probe is not None,
             to_loggers=self._options.log_report,
         )
-        self._account.report_errors = fit.errors
+        if report is not None and self.folder is not None:
+            for account in self._accounts:
+                account.complete_report = functools.partial(complete_report, self.folder, report, fit.errors)

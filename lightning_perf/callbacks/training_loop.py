@@ -1,64 +1,21 @@
-"""The part of a training that the engine needs to know: a Trainer's fit, or a loop without a Trainer."""
+"""A Trainer's fit, as the engine sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from lightning_perf.callbacks.lightning_compat import Trainer, holds_whole_model, optimizer_progress, step_number
 from lightning_perf.callbacks.recording.data_loading import Facts, data_loading
 from lightning_perf.callbacks.recording.schedule import expected_steps
-from lightning_perf.callbacks.recording.tokens import product_parameters
-from lightning_perf.callbacks.steps.hook_times import HookTimes
-from lightning_perf.callbacks.steps.step_tracker import StepCounter
-
-
-class TrainingLoop(StepCounter, Protocol):
-    """A training loop, at the start of training.
-
-    Attributes:
-        name: The class that the user sees, for messages.
-        log_every: Steps between two rows of the loggers; 0 without loggers.
-        profiler: The Trainer's profiler, which it calls around every action; None without a Trainer.
-        model: The model; None if it is not known.
-        expected_steps: Steps that the training will have; None if that is open.
-        hook_times: A timer of hooks; None in a loop without hooks.
-        nodes: Machines that it runs on; None if unknown.
-        obstacle: Why the profiler cannot record this training, or None.
-    """
-
-    name: str
-    rank: int
-    world_size: int
-    nodes: int | None
-    device: torch.device
-    log_every: int
-    profiler: Any
-    model: Any
-    expected_steps: int | None
-    hook_times: HookTimes | None
-    obstacle: str | None
-
-    def validation_batches(self) -> int:
-        """Return the batches of validation so far; 0 if the loop does not count them."""
-
-    def loader_iterators(self) -> Sequence[Any]:
-        """Return the iterators of torch's loaders that the training fetches from; empty if they are not known."""
-
-    def loader_facts(self) -> Facts:
-        """Return how batches are made, for the recordings."""
-
-    def product_parameters(self) -> int | None:
-        """Return the number of parameters that products use, or None if this process does not hold the whole model."""
-
-    def tensor_source(self) -> tuple[Any, Iterable[Any]]:
-        """Return the model, or None if it is not known, and the optimizers."""
+from lightning_perf.callbacks.recording.window_notes import product_parameters
+from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 
 
 class TrainerLoop:
-    """The loop of a Trainer."""
+    """The loop of a Trainer: a `TrainingLoop`."""
 
     name = "PerfCallback"
 
@@ -90,24 +47,19 @@ class TrainerLoop:
 
     @property
     def automatic(self) -> bool:
-        """Whether the module uses automatic optimization."""
         return bool(self._trainer.lightning_module.automatic_optimization)
 
     def step_number(self) -> int:
-        """Return the number of the current step in the Trainer's own logs."""
         return step_number(self._trainer)
 
     def validation_batches(self) -> int:
-        """Return the batches of validation that have started."""
         return int(self._trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.ready)
 
     def loader_iterators(self) -> Sequence[Any]:
-        """Return the iterators of torch's loaders."""
         combined = getattr(self._trainer.fit_loop, "_combined_loader", None)
         return tuple(getattr(getattr(combined, "_iterator", None), "iterators", ()))
 
     def loader_facts(self) -> Facts:
-        """Return how batches are made."""
         return data_loading(self._trainer)
 
     def product_parameters(self) -> int | None:
@@ -115,5 +67,4 @@ class TrainerLoop:
         return product_parameters(self.model) if holds_whole_model(self._trainer) else None
 
     def tensor_source(self) -> tuple[Any, Iterable[Any]]:
-        """Return the module and its optimizers."""
         return self.model, self._trainer.optimizers

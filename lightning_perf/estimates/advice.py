@@ -57,10 +57,6 @@ def _is_16_bit(value: FactValue) -> bool:
     return "16" in str(value)
 
 
-def _is_tf32(value: FactValue) -> bool:
-    return value is True or value == "tf32"
-
-
 def _is_enabled(before: FactValue, after: FactValue) -> bool:
     return not before and bool(after)
 
@@ -74,14 +70,12 @@ def _is_raised(before: FactValue, after: FactValue) -> bool:
 
 def _is_fused(before: FactValue, after: FactValue) -> bool:
     """Return whether only the implementation of the optimizer changed, to the fused one."""
-    was, is_now = str(before), str(after)
-    if "fused=True" in was or "fused=True" not in is_now:
-        return False
-    return _without_implementation(was) == _without_implementation(is_now)
-
-
-def _without_implementation(optimizer: str) -> str:
-    return ", ".join(part for part in optimizer.split(", ") if not part.startswith(("fused=", "foreach=")))
+    was, is_now = (
+        [part for part in str(optimizer).split(", ") if not part.startswith("foreach=")]
+        for optimizer in (before, after)
+    )
+    others = [[part for part in parts if not part.startswith("fused=")] for parts in (was, is_now)]
+    return "fused=True" in is_now and "fused=True" not in was and others[0] == others[1]
 
 
 ADVICE: tuple[Advice, ...] = (
@@ -95,7 +89,7 @@ ADVICE: tuple[Advice, ...] = (
         "TF32",
         ("tf32-off",),
         "flags.tf32_matmul",
-        lambda before, after: not _is_tf32(before) and _is_tf32(after),
+        lambda before, after: before not in (True, "tf32") and after in (True, "tf32"),
         ("flags.tf32_cudnn",),
     ),
     Advice("channels last", ("channels-last", "cpu-channels-last"), "model.channels_last", _is_enabled),

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -19,9 +19,6 @@ from lightning_perf.show.blocks import Block, Cell, Line, TableRow, listing, tab
 from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import NOT_AVAILABLE, format_share
-
-if TYPE_CHECKING:
-    from lightning_perf.show.blocks import Block
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
@@ -99,10 +96,11 @@ class Calibration(TextDocument, SavedDocument, frozen=True):
     _format = Format("table of measured estimates", "table", SCHEMA_VERSION, "make it again", EstimatesError)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield a sentence per source, the rules, and the estimates."""
-        from lightning_perf.estimates.calibration import calibration_blocks
-
-        return calibration_blocks(self)
+        """Yield a sentence per source, the rules, the estimates, and notes that explain the figures."""
+        yield Line(" ".join(map(_sentence, self.totals)), "strong")
+        yield table(RULE_COLUMNS, map(_summary_row, (*self.rules, *self.totals)), "Estimates by rule")
+        yield table(ESTIMATE_COLUMNS, map(_estimate_row, self.estimates), "Measured estimates")
+        yield from listing(_footnotes(self), "quiet")
 
 
 def verdict_of(outcome: EstimateOutcome) -> EstimateVerdict:
@@ -126,11 +124,6 @@ def verdict_of(outcome: EstimateOutcome) -> EstimateVerdict:
     if outcome.gain_high_ms is not None and outcome.gain_high_ms < outcome.low_ms:
         return "below"
     return "cannot be told"
-
-
-def estimate_width(outcome: EstimateOutcome) -> float | None:
-    """Return the upper end of an estimated range divided by the lower one; ``None`` without a positive lower end."""
-    return outcome.high_ms / outcome.low_ms if outcome.low_ms > 0 else None
 
 
 def summarize(estimates: Sequence[CheckedEstimate], rule: str | None, source: Source) -> Summary:
@@ -160,7 +153,7 @@ def summarize(estimates: Sequence[CheckedEstimate], rule: str | None, source: So
 def calibrate(outcomes: Iterable[EstimateOutcome], folders: Sequence[str] = ()) -> Calibration:
     """Build the document from outcomes."""
     estimates = tuple(
-        CheckedEstimate(outcome, verdict_of(outcome), estimate_width(outcome)) for outcome in without_repeats(outcomes)
+        CheckedEstimate(outcome, verdict_of(outcome), outcome.width) for outcome in without_repeats(outcomes)
     )
     by_rule: dict[tuple[str, Source], list[CheckedEstimate]] = defaultdict(list)
     by_source: dict[Source, list[CheckedEstimate]] = defaultdict(list)
@@ -198,15 +191,6 @@ ESTIMATE_COLUMNS = (
 )  # fmt: skip
 
 
-def calibration_blocks(calibration: Calibration) -> Iterator[Block]:
-    """Yield a sentence per source, the rules, the estimates, and notes that explain the figures."""
-    yield Line(" ".join(map(_sentence, calibration.totals)), "strong")
-    summaries = (*calibration.rules, *calibration.totals)
-    yield table(RULE_COLUMNS, map(_summary_row, summaries), "Estimates by rule")
-    yield table(ESTIMATE_COLUMNS, map(_estimate_row, calibration.estimates), "Measured estimates")
-    yield from listing(_footnotes(calibration), "quiet")
-
-
 def _sentence(total: Summary) -> str:
     decided = total.coverage.n
     estimates = "estimate was" if total.count == 1 else "estimates were"
@@ -223,11 +207,10 @@ def _summary_row(summary: Summary) -> TableRow:
     return (
         summary.rule or "all rules",
         summary.source,
-        Cell(str(summary.count), summary.count),
-        Cell(str(summary.inside), summary.inside),
-        Cell(str(summary.above), summary.above),
-        Cell(str(summary.below), summary.below),
-        Cell(str(summary.undecided), summary.undecided),
+        *(
+            Cell(str(count), count)
+            for count in (summary.count, summary.inside, summary.above, summary.below, summary.undecided)
+        ),
         NOT_AVAILABLE if summary.median_width is None else f"{summary.median_width:.2f}",
         _coverage(summary.coverage),
     )

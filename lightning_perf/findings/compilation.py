@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
 from lightning_perf.findings.finding import Problem, SavingRange
-from lightning_perf.findings.fit import is_worth_it, of_fit
+from lightning_perf.findings.fit import of_fit
 from lightning_perf.findings.rules import compile_rule
 from lightning_perf.findings.savings import counted
 from lightning_perf.units import format_count, format_duration
@@ -44,7 +45,7 @@ def step_range(first: int | None, last: int | None) -> str:
 def compile_cost(report: CompileReport) -> Problem | None:
     """Find compilations that take a large part of the fit, without those that `recompiles` is about."""
     cost_ns = report.time_ns - report.avoidable_ns
-    if not is_worth_it(cost_ns, report.fit_ns) or not report.frames:
+    if not report.frames:
         return None
     moments = (
         (report.before_ns, "before training"),
@@ -102,8 +103,6 @@ def recompiles(report: CompileReport) -> Problem | None:
     The first version for another mode does not count: validation needs code of its own.
     """
     given_up = [frame for frame in report.frames if frame.limit_reached]
-    if not given_up and not is_worth_it(report.avoidable_ns, report.fit_ns):
-        return None
     rows = [(frame, group) for frame in report.frames for group in frame.recompilations if group.cause != "mode"]
     rows.sort(key=lambda row: -row[1].time_ns)
     if not rows:
@@ -184,9 +183,8 @@ def graph_breaks(report: CompileReport) -> Problem | None:
     breaks = [each for each in report.breaks if each.in_training]
     if not breaks:
         return None
-    known = (fix for words, fix in BREAK_FIXES if any(word in breaks[0].reason for word in words))
     hint = f"torch's hint: {breaks[0].hint}" if breaks[0].hint else ""
-    action = next(known, hint) or "Set TORCH_LOGS=graph_breaks to see the whole reason."
+    action = _fix(breaks[0].reason, BREAK_FIXES) or hint or "Set TORCH_LOGS=graph_breaks to see the whole reason."
     return Problem(
         f"{counted(len(breaks), 'graph break')} in the training step",
         tuple(map(_break_evidence, breaks[:NAMED])),
@@ -207,19 +205,23 @@ def _break_evidence(each: BreakPlace) -> str:
 
 SKIP_FIXES = (
     (
-        "cpu device",
+        ("cpu device",),
         (
             "Make all tensors of the compiled code on the GPU, e.g. torch.arange(n, device=x.device). Without a GPU, "
             'leave out mode="reduce-overhead".'
         ),
     ),
-    ("mutat", "Do not change inputs in place: work on a copy, e.g. x = x.clone()."),
-    ("multiple devices", "Use tensors of one device in the compiled code."),
-    ("symbolic", "Pad inputs to a few sizes, and compile with torch.compile(model, dynamic=False)."),
-    ("dynamic", "Pad inputs to a few sizes, and compile with torch.compile(model, dynamic=False)."),
-    ("incompatible op", "Replace the operator that the reason names, or call it outside of the compiled code."),
+    (("mutat",), "Do not change inputs in place: work on a copy, e.g. x = x.clone()."),
+    (("multiple devices",), "Use tensors of one device in the compiled code."),
+    (("symbolic", "dynamic"), "Pad inputs to a few sizes, and compile with torch.compile(model, dynamic=False)."),
+    (("incompatible op",), "Replace the operator that the reason names, or call it outside of the compiled code."),
 )
 """Words of a reason, and the fix."""
+
+
+def _fix(reason: str, fixes: Sequence[tuple[Sequence[str], str]]) -> str:
+    """Return the first fix with a word that the reason has; empty if none has one."""
+    return next((fix for words, fix in fixes if any(word in reason for word in words)), "")
 
 
 @compile_rule("cudagraph-skips")
@@ -236,13 +238,10 @@ def cudagraph_skips(report: CompileReport) -> Problem | None:
     for each in report.skipped_graphs[:NAMED]:
         functions = f" in {', '.join(each.functions)}" if each.functions else ""
         evidence.append(f"{each.reason} ({counted(each.count, 'graph')}{functions}).")
-    reason = report.skipped_graphs[0].reason
-    action = next(
-        (fix for word, fix in SKIP_FIXES if word in reason), "Set TORCH_LOGS=cudagraphs to see the whole reason."
-    )
+    known = _fix(report.skipped_graphs[0].reason, SKIP_FIXES)
     return Problem(
         f"{counted(count, 'compiled graph')} {'runs' if count == 1 else 'run'} without a CUDA graph",
         evidence,
-        action,
+        known or "Set TORCH_LOGS=cudagraphs to see the whole reason.",
         severity="moderate",
     )

@@ -165,6 +165,7 @@ VARIABLES = {
         (), "high", "Each launch waits for its kernel, so nothing is queued ahead and no other finding holds."
     ),
     "PYTORCH_NO_CUDA_MEMORY_CACHING": _Variable((), "high", "Each tensor asks the driver for its memory."),
+    "PYTORCH_NO_HIP_MEMORY_CACHING": _Variable((), "high", "Each tensor asks the driver for its memory."),
     "TORCH_DISTRIBUTED_DEBUG": _Variable(
         ("INFO", "DETAIL"), "moderate", "With DETAIL, each collective first compares its inputs between the ranks."
     ),

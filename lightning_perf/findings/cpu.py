@@ -16,6 +16,7 @@ from lightning_perf.findings.conditions import BUSY_WAIT, free_cores, is_busy
 from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, SKIPPED_WORK, Problem, SavingRange
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
+    PLACES,
     RECORD_STACKS,
     batch_can_grow,
     batch_doubt,
@@ -29,7 +30,6 @@ from lightning_perf.findings.savings import (
     share_of_step,
     step_ns,
     whole,
-    worth_it,
 )
 from lightning_perf.units import format_count, format_duration, format_share
 
@@ -313,15 +313,7 @@ def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> Problem | None
 MIN_PAUSE_SHARE = 0.05
 """Share of the step from which the pauses of a phase are reported."""
 
-PLACES = {
-    "transfer": "while a batch is moved",
-    "forward": "in forward",
-    "backward": "in backward",
-    "optimizer": "in the optimizer step",
-    "validation": "in validation",
-    "checkpoint": "while a checkpoint is saved",
-    "other": "between batches",
-}
+ELSEWHERE = {**PLACES, "optimizer": "in the optimizer step", "other": "between batches"}
 """Where the training thread is. Pauses while a batch is fetched belong to `input-bound`."""
 
 HOOKS = {
@@ -351,7 +343,7 @@ def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
         return None
     pause, time_ns = found
     cause, evidence = _pause_cause(analysis, pause, time_ns)
-    place = PLACES["optimizer" if pause.phase == "other" and "optimizer_step" in cause else pause.phase]
+    place = ELSEWHERE["optimizer" if pause.phase == "other" and "optimizer_step" in cause else pause.phase]
     named = f", in {cause}" if cause else ""
     return Problem(
         f"Pauses: {format_duration(time_ns)} per step outside operators {place}{named}",
@@ -379,7 +371,7 @@ def _longest_pause(analysis: RankAnalysis) -> tuple[PhasePause, float] | None:
     times = [
         (pause, float(pause.least_ns if busy else pause.median_ns))
         for pause in analysis.pauses.phases
-        if pause.phase in PLACES and (alone or pause.phase in WITH_RANKS)
+        if pause.phase in ELSEWHERE and pause.phase != "fetch" and (alone or pause.phase in WITH_RANKS)
     ]
     if not times:
         return None
@@ -462,7 +454,7 @@ def thread_contention(analysis: RankAnalysis) -> Problem | None:
         )
         if cores >= NOTABLE_CORES
     ]
-    if not used or not worth_it(MOST_LOST * busy_ns, analysis):
+    if not used:
         return None
     return Problem(
         f"Threads compete for cores: operators run on {counted(threads, 'thread')}, and {format_count(free)} of "

@@ -32,6 +32,9 @@ XProf uses similar thresholds: 5 and 20 % for input, 3 and 15 % for launches and
 """
 
 
+MIN_FIT_SAVING_NS = 1_000_000_000
+"""Least saving of a fit that is reported. In shorter fits, a few milliseconds would be a large share."""
+
 SIXTEEN_BITS = "products round to 16 bits, so compare your metric over several runs"
 LARGER_BATCH = "a larger batch makes fewer updates per epoch, so compare your metric at the same number of epochs"
 ONLY_LARGER_BATCH = "only a larger batch does, since it makes fewer updates per epoch"
@@ -110,6 +113,13 @@ class Problem(Struct, frozen=True):
     saving: SavingRange | None = None
     severity: Severity | None = None
     changes: str = ""
+
+
+def is_worth_it(saving_ns: float, whole_ns: float | None, per: Literal["step", "fit"] = "step") -> bool:
+    """Return whether a saving is large enough to report: 3 % of the step, or of the fit, and 1 s of a fit."""
+    if per == "fit":
+        return saving_ns >= max(MIN_FIT_SAVING_NS, MIN_SHARE * (whole_ns or 0.0))
+    return bool(whole_ns) and saving_ns >= MIN_SHARE * whole_ns
 
 
 def make_finding(

@@ -7,20 +7,12 @@ from typing import Literal
 
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
-from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Problem, SavingRange
+from lightning_perf.findings.finding import SKIPPED_WORK, Problem, SavingRange, is_worth_it
 from lightning_perf.findings.rules import fit_rule, growth_rule
 from lightning_perf.findings.savings import counted
 from lightning_perf.run_files.fit.account import FULL_GENERATION
 from lightning_perf.run_files.fit.memory_growth import TensorGroup
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
-
-MIN_SAVING_NS = 1_000_000_000
-"""Least saving of a fit that is worth a finding. In shorter fits, a few milliseconds would be a large share."""
-
-
-def is_worth_it(saving_ns: float, fit_ns: float | None) -> bool:
-    """Return whether a saving of the fit is large enough to report: 1 s, and 3 % of the fit if that is known."""
-    return saving_ns >= MIN_SAVING_NS and saving_ns >= MIN_SHARE * (fit_ns or 0)
 
 
 def of_fit(time_ns: float, fit_ns: float | None) -> str:
@@ -203,8 +195,6 @@ def long_validation(fit: FitTime) -> Problem | None:
     if not runs or validation.share < MIN_VALIDATION_SHARE:
         return None
     saved_ns = validation.time_ns * ((runs // 2) / runs if runs > 1 else 0.5)
-    if not is_worth_it(saved_ns, fit.wall_ns):
-        return None
     batches = validation.part("compute").count / runs
     fetch_ns = validation.part("fetch").time_ns
     parts = ", ".join(
@@ -274,7 +264,7 @@ def slow_callback(fit: FitTime) -> Problem | None:
             once.append(part)
     sums_ns = {name: sum(part.time_ns for part in parts) for name, parts in by_class.items()}
     slow = sorted(
-        (name for name in sums_ns if is_worth_it(sums_ns[name], fit.wall_ns)), key=lambda name: -sums_ns[name]
+        (name for name in sums_ns if is_worth_it(sums_ns[name], fit.wall_ns, "fit")), key=lambda name: -sums_ns[name]
     )
     if not slow:
         return _slow_once(fit, once)
@@ -303,7 +293,7 @@ def slow_callback(fit: FitTime) -> Problem | None:
 def _slow_once(fit: FitTime, parts: list[FitPart]) -> Problem | None:
     """Name the longest hook that ran once; None if it is short."""
     top = max(parts, key=lambda part: part.time_ns, default=None)
-    if top is None or not is_worth_it(top.time_ns, fit.wall_ns):
+    if top is None:
         return None
     return Problem(
         f"Slow callback: {top.name} takes {of_fit(top.time_ns, fit.wall_ns)}, once per fit",
@@ -318,7 +308,7 @@ def slow_checkpoints(fit: FitTime) -> Problem | None:
     """Find checkpoints that hold the training up while they are gathered and written."""
     group = fit.group("checkpoints")
     gather, write = group.part("gather"), group.part("write")
-    if not gather.count or not is_worth_it(group.time_ns, fit.wall_ns):
+    if not gather.count:
         return None
     half_ns = group.time_ns / 2
     return Problem(
@@ -346,7 +336,7 @@ def slow_first_step(fit: FitTime) -> Problem | None:
     first, later = fit.group("first step"), fit.group("training steps")
     others = fit.steps - 1
     extra_ns = _first_step_extra_ns(fit)
-    if others < 1 or not is_worth_it(extra_ns, fit.wall_ns):
+    if others < 1:
         return None
     usual_ns = later.time_ns / others
     extra_of_parts = {part.name: part.time_ns - later.part(part.name).time_ns / others for part in first.parts}
@@ -417,7 +407,7 @@ LOG_LESS = 10
 def slow_logger(fit: FitTime) -> Problem | None:
     """Find loggers that hold the training up."""
     group = fit.group("logging")
-    if not group.parts or not is_worth_it(group.time_ns, fit.wall_ns):
+    if not group.parts:
         return None
     top = group.parts[0]
     logger, _, method = top.name.rpartition(".")
@@ -458,7 +448,7 @@ COLLECT_RARELY = (
 def gc_pauses(fit: FitTime) -> Problem | None:
     """Find full garbage collections, which look at all objects of the program, that pause the training for long."""
     full = next((each for each in fit.collections if each.generation == FULL_GENERATION), None)
-    if full is None or full.objects is None or not is_worth_it(full.time_ns, fit.wall_ns):
+    if full is None or full.objects is None or not full.count:
         return None
     steps_ns = fit.group("first step").time_ns + fit.group("training steps").time_ns
     freed = full.freed / full.count
@@ -513,7 +503,7 @@ def worker_restarts(fit: FitTime) -> Problem | None:
         low_ns += RESTART_SHARE * start_ns
         high_ns += start_ns + first_ns
         stages.append(stage)
-    if not stages or not is_worth_it(high_ns, fit.wall_ns):
+    if not stages:
         return None
     return Problem(
         f"Restarted workers: {' and '.join(stages)} start worker processes in every epoch, for "

@@ -14,6 +14,7 @@ from lightning_perf.findings.kernels import device_in_use, has_bf16, is_benchmar
 from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
+    PLACES,
     RECORD_STACKS,
     batch_can_grow,
     choose_graph_saving,
@@ -192,15 +193,6 @@ WAITING_CODE = {
 }
 """The code that makes an operator wait."""
 
-PLACES = {
-    "fetch": "while a batch is fetched",
-    "transfer": "while a batch is moved",
-    "forward": "in forward",
-    "backward": "in backward",
-    "optimizer": "in the optimizer's part",
-    "validation": "in validation",
-    "checkpoint": "while a checkpoint is saved",
-}
 BETWEEN = "in a callback, a logger or the progress bar"
 """The place of the Trainer if a recording of `PerfCallback` names no phase."""
 
@@ -242,8 +234,6 @@ def sync_points(analysis: RankAnalysis) -> Problem | None:
     own = analysis.phases.source == "own"
     steps = max(syncs.steps, 1)
     regained_ns = sum(point.regained_ns for point in points) / steps
-    if not worth_it(regained_ns, analysis):
-        return None
     sure_ns = sum(min(point.regained_ns, point.drained_ns) for point in points) / steps
     calls = format_count(sum(point.calls for point in points) / steps)
     times = "once" if calls == "1" else f"{calls} times"
@@ -328,6 +318,9 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
     idle_ns = next((row.total_ns for row in idle.classes if row.name == "host_other"), 0) / steps
     if launches is not None and launches.launch_bound is not None:
         idle_ns -= launches.launch_bound.python_ns / steps
+    if steps == 1 and analysis.metadata.loop is None:
+        # The end of another recorder's only step may be that recorder at work, e.g. saving its trace.
+        idle_ns -= next((gap.length_ns for gap in idle.longest if gap.after is None), 0)
     pauses = [pause for phase in AROUND_MODEL if analysis.pauses and (pause := analysis.pauses.phase(phase))]
     longest = max(pauses, key=lambda pause: pause.mean_ns, default=None)
     around_ns = sum(analysis.phases.time_ns(phase, "host_other") or 0.0 for phase in AROUND_MODEL)
@@ -335,7 +328,7 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
     compiled = analysis.compiled_calls
     if compiled is not None and worth_it(compiled.compile_ns / max(compiled.steps, 1), analysis):
         return None  # Python around a compilation runs once
-    if analysis.operators is None or not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
+    if analysis.operators is None or not analysis.breakdown.marked or not spent_ns:
         # Without operators, their time looks like Python. A recording without marked steps also covers the time before
         # and after the training.
         return None
@@ -367,7 +360,7 @@ def queued_stalls(analysis: RankAnalysis) -> Problem | None:
         return None
     steps = max(idle.steps, 1)
     stalled_ns = idle.stalled_ns / steps
-    if stalled_ns < MIN_STALLED_SHARE * step_ns(analysis) or not worth_it(stalled_ns, analysis):
+    if not step_ns(analysis) or stalled_ns < MIN_STALLED_SHARE * step_ns(analysis):
         return None
     gaps = idle.stalls / steps
     evidence = [

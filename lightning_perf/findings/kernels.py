@@ -186,8 +186,6 @@ def tensor_cores(analysis: RankAnalysis) -> Problem | None:
     steps = max(arithmetic.steps, 1)
     time_ns = main.time_ns / steps
     saving_ns = device_saving_ns(analysis, *(time_ns * (1 - 1 / factor) for factor in TENSOR_CORE_SPEED_UP))
-    if not worth_it(saving_ns[1], analysis):
-        return None
     action, changes = TENSOR_CORE_FIXES[main.reason]
     return Problem(
         f"Tensor Cores unused: matrix products take {format_duration(time_ns)} {each(analysis)} without them",
@@ -208,8 +206,6 @@ def autocast_tax(analysis: RankAnalysis) -> Problem | None:
     steps = max(tax.steps, 1)
     repeated_ns, round_trip_ns = tax.repeated_weight_ns / steps, tax.round_trip_ns / steps
     saving_ns = device_saving_ns(analysis, repeated_ns + round_trip_ns / 2, repeated_ns + round_trip_ns)
-    if not worth_it(saving_ns[1], analysis):
-        return None
     evidence, actions = [], []
     if tax.repeated_weight_casts:
         evidence.append(

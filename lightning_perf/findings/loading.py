@@ -14,8 +14,8 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
 from lightning_perf.findings.rules import rule
-from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole, worth_it
-from lightning_perf.findings.worker_time import OTHER_THAN_MORE, explain_workers
+from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole
+from lightning_perf.findings.worker_time import OTHER_THAN_MORE, Cause, explain_workers
 from lightning_perf.trace.description import Batch, Processor
 from lightning_perf.units import format_bandwidth, format_bytes, format_duration, format_share
 
@@ -53,7 +53,7 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
         return None
     if wait_ns < MIN_WAIT_SHARE * step_ns:
         return None
-    advice = _advise(_Wait(analysis, loading, wait_ns, step_ns))
+    advised = _advise(_Wait(analysis, loading, wait_ns, step_ns))
     waited = f"{format_duration(wait_ns)} of {format_duration(step_ns)}"
     evidence = [f"In the mean step, the training thread waits {waited} for its batch."]
     if loading.fetch_ns and loader_of(analysis).kind != "other":
@@ -61,13 +61,8 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
         share = loading.operator_ns / loading.fetch_ns
         if share >= OPERATOR_SHARE:
             evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
-    return Problem(
-        f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data",
-        [*evidence, _batch_source(analysis), *advice.evidence],
-        advice.action,
-        SavingRange(advice.saving_ns, advice.model),
-        changes=advice.changes,
-    )
+    title = f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data"
+    return replace(advised, title=title, evidence=[*evidence, _batch_source(analysis), *advised.evidence])
 
 
 def _batch_source(analysis: RankAnalysis) -> str:
@@ -152,35 +147,43 @@ class _Wait(Struct, frozen=True):
     def cost(self) -> LoadingCost:
         """The cost of making the batches of a step, in the training process or in the workers."""
         processor = processor_of(self.analysis)
-        if self.has_workers:
-            # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
-            loading_ns, busy = (loader_of(self.analysis).workers or 1) * self.step_ns, _busy_worker(processor)
-        else:
-            found = _busy_in_fetch(processor, self.fetch_ns, self.step_ns)
-            loading_ns, busy = self.fetch_ns, 1.0 if found is None else found
+        # While the training waits, all workers are busy: each needs as many steps for a batch as there are workers.
+        workers = loader_of(self.analysis).workers or 1
+        loading_ns = workers * self.step_ns if self.has_workers else self.fetch_ns
         training_cores = (processor.threads or 0) if processor.trains else 0
+        busy = 1.0 if self.busy is None else self.busy
         return LoadingCost(loading_ns, busy, self.rest_ns, processor.cores, training_cores)
+
+    @property
+    def busy(self) -> float | None:
+        """The share of making a batch for which it needs a core; None if it was not measured."""
+        processor = processor_of(self.analysis)
+        if self.has_workers:
+            return _busy_worker(processor)
+        return _busy_in_fetch(processor, self.fetch_ns, self.step_ns)
+
+
+def _wait_in(analysis: RankAnalysis) -> _Wait | None:
+    wait_ns, step_ns = analysis.breakdown.category("input").mean_ns or 0.0, analysis.breakdown.wall.mean_ns or 0.0
+    if analysis.loading is None or not step_ns or not analysis.loading.fetch_ns:
+        return None
+    return _Wait(analysis, analysis.loading, wait_ns, step_ns)
 
 
 def advised_workers(analysis: RankAnalysis) -> int | None:
     """Return how many worker processes keep up with the recorded steps, as in the advice on waits; None if unknown."""
-    wait_ns, step_ns = analysis.breakdown.category("input").mean_ns or 0.0, analysis.breakdown.wall.mean_ns or 0.0
-    if analysis.loading is None or not step_ns or not analysis.loading.fetch_ns:
-        return None
-    return _Wait(analysis, analysis.loading, wait_ns, step_ns).cost.advised
+    wait = _wait_in(analysis)
+    return wait and wait.cost.advised
 
 
-class Advice(Struct, frozen=True):
-    """The change for one training, its least and most saving per step, and reasons for it or against another."""
-
-    action: str
-    saving_ns: tuple[float, float]
-    model: str
-    evidence: Sequence[str] = ()
-    changes: str = ""
+def _advice(
+    action: str, saving_ns: tuple[float, float], model: str, evidence: Sequence[str] = (), changes: str = ""
+) -> Problem:
+    """Return a change with its saving, and the reasons for it or against another one. The title follows."""
+    return Problem("", evidence, action, SavingRange(saving_ns, model), changes=changes)
 
 
-def _advise(wait: _Wait) -> Advice:
+def _advise(wait: _Wait) -> Problem:
     """Choose the change that fits the loader."""
     facts = loader_of(wait.analysis)
     if facts.uses_model:
@@ -200,8 +203,8 @@ def _advise(wait: _Wait) -> Advice:
     return _workers(wait)
 
 
-def _cheaper_batches(wait: _Wait, instead: str, *evidence: str) -> Advice:
-    return Advice(
+def _cheaper_batches(wait: _Wait, instead: str, *evidence: str) -> Problem:
+    return _advice(
         f"Make each batch cheaper: {CHEAPER if wait.on_device else CHEAPER_HERE}.{instead}",
         (0.0, wait.most_ns),
         "The wait gets shorter by as much as a batch gets cheaper.",
@@ -210,7 +213,7 @@ def _cheaper_batches(wait: _Wait, instead: str, *evidence: str) -> Advice:
     )
 
 
-def _whole_batches(wait: _Wait) -> Advice:
+def _whole_batches(wait: _Wait) -> Problem:
     facts, batch_ns = loader_of(wait.analysis), wait.fetch_ns / wait.fetches
     size = facts.batch_size or 1
     cost = (
@@ -218,14 +221,14 @@ def _whole_batches(wait: _Wait) -> Advice:
         "would need as long to deliver it."
     )
     if not facts.in_memory:
-        return Advice(
+        return _advice(
             "Fetch whole batches: give the dataset a method __getitems__(self, indices) that returns all samples of a "
             "batch as a list.",
             (0.0, wait.most_ns),
             "Indexing once per batch saves the calls per sample, which may not be the slow part.",
             (cost,),
         )
-    return Advice(
+    return _advice(
         "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), "
         f"batch_size={size}, drop_last=False)).",
         (wait.wait_ns / 2, wait.most_ns),
@@ -235,7 +238,7 @@ def _whole_batches(wait: _Wait) -> Advice:
     )
 
 
-def _workers(wait: _Wait) -> Advice:
+def _workers(wait: _Wait) -> Problem:
     """Advise as many worker processes as keep up with the rest of the step, but fewer than cores.
 
     They are not advised if sending batches is likely to cost as much as they save. If it may, the advice is to measure.
@@ -243,7 +246,7 @@ def _workers(wait: _Wait) -> Advice:
     processor, cost = processor_of(wait.analysis), wait.cost
     count = needed = DEFAULT_WORKERS
     evidence = list[str]()
-    busy = _busy_in_fetch(processor, wait.fetch_ns, wait.step_ns)
+    busy = wait.busy
     if processor.cores:
         needed, count = cost.needed, cost.advised
         waits = "" if busy is None else f" For {format_share(1 - busy)} of it the processor waits, e.g. for a disk."
@@ -256,16 +259,17 @@ def _workers(wait: _Wait) -> Advice:
     low_ns, high_ns = _worker_saving(wait, transfer, count, max(count, needed if busy is None else count))
     if transfer is not None:
         evidence.append(transfer.text)
-        if (low_ns + high_ns) / 2 < MIN_SHARE * wait.step_ns:
-            evidence.append("A worker process would save less than that, or nothing.")
-            return _without_workers(wait, evidence)
+    likely_ns = (low_ns + high_ns) / 2 if transfer is not None and transfer.measured else high_ns
+    if likely_ns < MIN_SHARE * wait.step_ns:
+        evidence.append(f"Worker processes would save less than {format_share(MIN_SHARE)} of the step, or nothing.")
+        return _without_workers(wait, evidence)
     pinned = "pin_memory=True, " if wait.on_device and not loader_of(wait.analysis).pin_memory else ""
     loader = f"DataLoader(…, num_workers={count}, {pinned}persistent_workers=True)"
     model = (
         "Batches made while the device computes leave no wait, or half of it if workers compete for cores."
         if wait.on_device
-        else "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more). Half of the "
-        "wait stays if workers compete for cores."
+        else "Batches made by workers leave no wait as far as the cores suffice, and no cold caches after it (up to a "
+        "tenth more). Half of that is lost if workers compete for cores."
     )
     if transfer is not None:
         model += " Sending batches between processes is subtracted."
@@ -286,15 +290,24 @@ def _workers(wait: _Wait) -> Advice:
         )
     else:
         action = f"Load in worker processes: {loader}. Raise num_workers while the wait shrinks."
-    return Advice(action, (low_ns, high_ns), model, evidence)
+    return _advice(action, (low_ns, high_ns), model, evidence)
+
+
+def worker_saving(analysis: RankAnalysis, workers: int) -> tuple[float, float] | None:
+    """Return the least and the most that so many worker processes save per step; None if nothing is known about it."""
+    wait = _wait_in(analysis)
+    if wait is None:
+        return None
+    transfer = None if wait.has_workers else batch_transfer(analysis)  # workers in use have sent their batches
+    return _worker_saving(wait, transfer, workers, workers)
 
 
 def _worker_saving(wait: _Wait, transfer: Transfer | None, workers: int, most_workers: int) -> tuple[float, float]:
     """Return the least and the most that worker processes save. The least is negative if they may cost time.
 
-    A step is as long as the workers need for its batches, or as its rest and receiving the batches. The workers cost
-    the training an unknown time, so the least is half of that. Workers that wait, e.g. for a disk, need no core, so the
-    most is that of as many workers as keep up.
+    A training that waits for its workers has time to receive, otherwise that takes a part of the wait. The workers cost
+    the training an unknown time, so the least is half of the predicted saving. If the recording does not show how much
+    of the fetch computes, the most is that of workers that all wait, e.g. for a disk.
     """
     sent_ns, received_ns = (0.0, 0.0), (0.0, 0.0)
     if transfer is not None:
@@ -302,14 +315,16 @@ def _worker_saving(wait: _Wait, transfer: Transfer | None, workers: int, most_wo
         # Computing on a device hides how long the training thread receives.
         least_ns = 0.0 if wait.on_device else wait.fetches * transfer.received_ns[0]
         received_ns = (least_ns, wait.fetches * transfer.received_ns[1])
-    low_ns = wait.step_ns - (wait.fetch_ns + sent_ns[1]) / workers
-    high_ns = wait.step_ns - (wait.fetch_ns + sent_ns[0]) / most_workers
-    low_ns = min(wait.wait_ns, low_ns) / 2 - received_ns[1]
-    high_ns = min(wait.most_ns, high_ns) - received_ns[0]
-    return (min(low_ns, high_ns) if transfer is not None else 0.0), max(0.0, high_ns)
+    idle = replace(wait.cost, busy=0.0) if wait.busy is None else wait.cost
+    low_ns = wait.step_ns - wait.cost.pace_ns(workers, sent_ns[1], received_ns[1])
+    high_ns = wait.step_ns - idle.pace_ns(most_workers, sent_ns[0], received_ns[0])
+    low_ns = min(low_ns / 2 if low_ns > 0 else low_ns, wait.wait_ns / 2 - received_ns[1])
+    high_ns = min(high_ns, wait.most_ns - received_ns[0])
+    low_ns = 0.0 if transfer is None or (wait.cost.compete(workers) and low_ns > 0) else low_ns
+    return min(low_ns, high_ns), max(0.0, high_ns)
 
 
-def _without_workers(wait: _Wait, evidence: Sequence[str]) -> Advice:
+def _without_workers(wait: _Wait, evidence: Sequence[str]) -> Problem:
     """Advise cheaper batches where processes would lose more time for sending batches than they save."""
     batch = wait.analysis.metadata.batch
     advice = _cheaper_batches(wait, " Leave num_workers=0.", *evidence)
@@ -319,28 +334,26 @@ def _without_workers(wait: _Wait, evidence: Sequence[str]) -> Advice:
     return replace(advice, action=f"{few}lightning-perf data PKG:NAME. Until then, leave num_workers=0.")
 
 
-def _more_workers(wait: _Wait) -> Advice:
+def _more_workers(wait: _Wait) -> Problem:
     facts, processor, cost = loader_of(wait.analysis), processor_of(wait.analysis), wait.cost
     workers, advised = facts.workers or 1, cost.advised
     # The loader needs a whole step for a batch. Twice the workers at best halve that.
     best_ns = min(wait.wait_ns, wait.step_ns / 2)
     model = "Twice the workers halve the time between batches at best, and save half of that if cores allow it."
     if processor.worker_cpu is not None and advised > workers:
-        best_ns = min(wait.wait_ns, wait.step_ns * (1 - workers / advised))
+        best_ns = min(wait.wait_ns, wait.step_ns - cost.pace_ns(advised))
         model = "More workers shorten the time between batches in proportion at best, by half of that at least."
     transfer = batch_transfer(wait.analysis)
     cause = explain_workers(wait.analysis.worker, wait.wait_ns / wait.step_ns)
     measured = transfer is not None and transfer.measured and not wait.on_device
     if transfer is not None and measured and transfer.received_ns[0] * wait.fetches >= wait.wait_ns / 2:
-        return _fewer_tensors(best_ns, transfer.text)
-    if cause is not None and cause.kind == "receiving":
-        return _fewer_tensors(best_ns, cause.text)
+        cause = Cause("receiving", transfer.text)
     if cause is not None and cause.kind in OTHER_THAN_MORE:
-        return Advice(
+        return _advice(
             f"{cause.fix[0].upper()}{cause.fix[1:]}.",
             (0.0, best_ns),
-            "The wait gets shorter by as much as the workers get faster.",
-            (cause.text,),
+            "The wait gets shorter by as much as the workers, or the transfer, get faster.",
+            (cause.text, "More worker processes do not shorten that." if cause.kind == "receiving" else ""),
         )
     parts, evidence = [], list[str]()
     enough = facts.workers is not None and processor.cores is not None and advised <= workers
@@ -363,17 +376,7 @@ def _more_workers(wait: _Wait) -> Advice:
     competing = facts.workers is not None and (limited or cost.compete(advised))
     if competing and not limited:
         evidence.append(_warning(processor, advised))
-    return Advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, evidence)
-
-
-def _fewer_tensors(best_ns: float, evidence: str) -> Advice:
-    return Advice(
-        "Send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
-        "lightning-perf tune tries it.",
-        (0.0, best_ns),
-        "The wait gets shorter by as much as a batch gets cheaper to send.",
-        (f"{evidence} More worker processes do not shorten that.",),
-    )
+    return _advice(f"{text[0].upper()}{text[1:]}.", (0.0 if competing else best_ns / 2, best_ns), model, evidence)
 
 
 def _busy_worker(processor: Processor) -> float:
@@ -435,10 +438,12 @@ def _processes(number: int) -> str:
 
 
 BATCH_NS = (150_000.0, 1_500_000.0)
-TENSOR_NS = (30_000.0, 300_000.0)
-TENSOR_BYTE_NS = (0.0, 0.3)
-OBJECT_NS = (50.0, 1_000.0)
-OBJECT_BYTE_NS = (0.2, 2.0)
+PART_NS = {
+    "tensors": (30_000.0, 300_000.0),
+    "tensor_bytes": (0.0, 0.3),
+    "objects": (50.0, 1_000.0),
+    "object_bytes": (0.2, 2.0),
+}
 """Least and most time of the training thread to receive a batch, and of that for each of its parts.
 
 Each tensor has a file of shared memory, which the receiver asks for through a socket and maps (torch.multiprocessing,
@@ -482,7 +487,9 @@ def batch_transfer(analysis: RankAnalysis) -> Transfer | None:
     batch = batch or _recorded_batch(analysis)
     if batch is None or not batch.complete:
         return None
-    (low_ns, high_ns) = (_received_ns(batch, end) for end in (0, 1))
+    low_ns, high_ns = (
+        BATCH_NS[end] + sum(getattr(batch, part) * each_ns[end] for part, each_ns in PART_NS.items()) for end in (0, 1)
+    )
     return Transfer(
         (low_ns, high_ns),
         (low_ns, high_ns),
@@ -499,16 +506,6 @@ def _recorded_batch(analysis: RankAnalysis) -> Batch | None:
         return None
     data_bytes = (work.copied_bytes or 0) // loading.fetches or max(map(prod, work.inputs), default=0) * FP32_BYTES
     return Batch(loading.tensors, data_bytes, 0, 0)
-
-
-def _received_ns(batch: Batch, end: int) -> float:
-    return (
-        BATCH_NS[end]
-        + batch.tensors * TENSOR_NS[end]
-        + batch.tensor_bytes * TENSOR_BYTE_NS[end]
-        + batch.objects * OBJECT_NS[end]
-        + batch.object_bytes * OBJECT_BYTE_NS[end]
-    )
 
 
 def _range(low_ns: float, high_ns: float) -> str:
@@ -537,8 +534,6 @@ def pageable_copies(analysis: RankAnalysis) -> Problem | None:
     most = max(1.0, min(most, PCIE_BYTES_PER_S / rate)) if rate else most
     wait_ns = loading.pageable_wait_ns / steps
     saving_ns = exposed_ns * (1 - 1 / min(least, most)), exposed_ns * (1 - 1 / most) + wait_ns
-    if not worth_it(saving_ns[1], analysis):
-        return None
     copies = f"{counted(loading.pageable_copies / steps, 'copy', 'copies')} {each(analysis)}"
     moved = f", {format_bytes(loading.pageable_bytes / steps)} at {format_bandwidth(rate)}" if rate else ""
     waits = f" The device then waits {format_duration(wait_ns)} for the host." if wait_ns >= 1000 else ""

@@ -19,7 +19,6 @@ from lightning_perf.findings.savings import (
     share_of_step,
     step_ns,
     whole,
-    worth_it,
 )
 from lightning_perf.units import format_bytes, format_count, format_duration, format_share
 
@@ -55,8 +54,6 @@ def attention_math(analysis: RankAnalysis) -> Problem | None:
     saving_ns = LEAST_FUSED * other_ns, other_ns + CAUSAL_PRODUCTS * causal_ns
     if found.on_device:
         saving_ns = device_saving_ns(analysis, *saving_ns)
-    if not worth_it(saving_ns[1], analysis):
-        return None
     reason, action = _unfused_reason(kinds[0], found)
     return Problem(
         f"Attention without a fused kernel: it takes {share_of_step(time_ns, analysis)} of {whole(analysis)}",
@@ -188,8 +185,6 @@ def padding(analysis: RankAnalysis) -> Problem | None:
     saving_ns = LEAST_UNPADDED * linear_ns, linear_ns + square_ns
     if analysis.breakdown.has_device:
         saving_ns = bounded_by_host(*saving_ns, step_ns(analysis), analysis.host_pace)
-    if not worth_it(saving_ns[1], analysis):
-        return None
     wasted = format_count(model.padding * model.tokens_per_step)
     evidence = [
         (
@@ -256,7 +251,7 @@ def recompute(analysis: RankAnalysis) -> Problem | None:
     else:
         saving_ns = host_saving_ns(analysis, time_ns / 4, time_ns)
         action, memory = FEWER_BLOCKS_ON_CPU, _host_memory(analysis)
-    if memory is None or not worth_it(saving_ns[1], analysis):
+    if memory is None:
         return None
     text, is_known = memory
     return Problem(

@@ -7,7 +7,7 @@ from lightning_perf.analysis.ranks.distributed import Distributed, LinkUse
 from lightning_perf.analysis.ranks.whole_fit import LateRank, RanksOverFit
 from lightning_perf.findings.finding import LARGER_BATCH, MIN_SHARE, SIXTEEN_BITS, Problem, SavingRange
 from lightning_perf.findings.rules import ranks_rule, rule, run_rule
-from lightning_perf.findings.savings import counted, each, step_ns, whole, worth_it
+from lightning_perf.findings.savings import counted, each, step_ns, whole
 from lightning_perf.units import format_bytes, format_count, format_duration, format_ratio, format_share
 
 MIN_EXPOSED_SHARE = 0.05
@@ -102,8 +102,6 @@ def exposed_communication(analysis: RankAnalysis) -> Problem | None:
         title, best_ns, action = f"{title} on the host", 0.75 * waits_ns, SEND_LESS_ON_HOST
         changes = LARGER_BATCH
         model = "Sending a quarter as often saves three quarters. Waits for a slower rank stay."
-    if not worth_it(best_ns, analysis):
-        return None
     return Problem(
         title,
         [
@@ -145,10 +143,7 @@ def straggler_when_recorded(distributed: Distributed) -> Problem | None:
     straggler = distributed.straggler
     if straggler is None or not distributed.ranks:
         return None
-    step_ns = next(share.step_ns for share in distributed.ranks if share.rank == straggler.rank)
     saving_ns = distributed.balanced_saving_ns
-    if step_ns <= 0 or saving_ns < MIN_SHARE * step_ns:
-        return None
     category = WORK.get(straggler.category, straggler.category.replace("_", " "))
     evidence = [f"It spends {format_duration(straggler.excess_ns)} per step more than the others in {category}."]
     if straggler.last_arrival_share is not None:
@@ -201,7 +196,7 @@ def lateness(late: LateRank) -> str:
 def straggler(run: RanksOverFit) -> Problem | None:
     """Find a rank that is late again and again over the whole fit."""
     late, uneven = run.straggler, run.uneven
-    if late is None or late.saving_ns < MIN_SHARE * run.step_ns:
+    if late is None:
         return None
     by_length = uneven is not None and uneven.rank == late.rank and uneven.rank_ns >= late.saving_ns / 4
     evidence = [f"The others wait {format_duration(late.saving_ns)} per step for it (mean of {run.steps:,} steps)."]
@@ -292,8 +287,6 @@ def stop_flags(analysis: RankAnalysis) -> Problem | None:
         return None
     steps = max(flags.steps, 1)
     exposed_ns = flags.exposed_ns / steps
-    if not worth_it(exposed_ns, analysis):
-        return None
     per, calls = each(analysis), flags.calls / steps
     times = "once" if calls == 1 else f"{format_count(calls)} times"
     return Problem(

@@ -1,7 +1,8 @@
 """The decorators that add a rule: one for each kind of analysis that rules judge.
 
 A rule is a function from analyses to a `Problem`, or to `None` if it finds nothing. The decorator holds its ID, and
-makes a `Finding` of the problem: with the rank, and with the saving as a part of the step or of the fit.
+makes a `Finding` of the problem: with the rank, and with the saving as a part of the step or of the fit. It drops a
+problem with a saving that is too small to report, unless the rule gives it a severity.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
-from lightning_perf.findings.finding import Finding, Problem, make_finding
+from lightning_perf.findings.finding import Finding, Problem, is_worth_it, make_finding
 from lightning_perf.findings.savings import step_ns
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 
@@ -54,6 +55,9 @@ class Rules(Generic[P]):
                 if problem is None:
                     return None
                 whole_ns, rank = self._whole(*args, **kwargs)
+                judged = problem.saving if problem.severity is None else None
+                if judged is not None and not is_worth_it(max(judged.ns), whole_ns, self._per):
+                    return None
                 most_ns = part(*args, **kwargs) if part is not None else None
                 return make_finding(rule_id, problem, whole_ns=whole_ns, most_ns=most_ns, rank=rank, per=self._per)
 

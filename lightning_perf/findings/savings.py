@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lightning_perf.analysis.host.host_pace import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import MIN_SHARE, SavingRange
+from lightning_perf.findings.finding import SavingRange, is_worth_it
 from lightning_perf.run_files.probe import ProbedChange
 from lightning_perf.trace.description import DataLoading, Processor
 from lightning_perf.units import format_count, format_duration, format_share
@@ -39,6 +39,18 @@ RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 MIN_COMPILED = 0.25
 """Share of compiled code in the time of operators from which the model counts as compiled. Parts that libraries compile
 by themselves, e.g. attention, are below it."""
+
+
+PLACES = {
+    "fetch": "while a batch is fetched",
+    "transfer": "while a batch is moved",
+    "forward": "in forward",
+    "backward": "in backward",
+    "optimizer": "in the optimizer's part",
+    "validation": "in validation",
+    "checkpoint": "while a checkpoint is saved",
+}
+"""The phases that `PerfCallback` marks, as the end of a sentence."""
 
 
 def step_ns(analysis: RankAnalysis) -> float:
@@ -79,8 +91,7 @@ def share_of_step(time_ns: float, analysis: RankAnalysis) -> str:
 
 def worth_it(saving_ns: float, analysis: RankAnalysis) -> bool:
     """Return whether a saving per step is large enough to report."""
-    step = step_ns(analysis)
-    return step > 0 and saving_ns >= MIN_SHARE * step
+    return is_worth_it(saving_ns, step_ns(analysis))
 
 
 def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) -> tuple[float, float]:

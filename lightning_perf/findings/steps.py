@@ -25,7 +25,7 @@ EXPLAINED = 0.5
 def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> Problem | None:
     """Find steps at regular distances that take longer, and the work that takes their time."""
     periodic = run.periodic
-    if periodic is None or periodic.per_step_ns < MIN_SHARE * run.mean_ns:
+    if periodic is None:
         return None
     extra_ns, period = periodic.step_ns - periodic.others_ns, periodic.period
     suffix, reasons, action, changes = _long_step_reason(periodic, lead, fit)

@@ -280,21 +280,22 @@ def _unlike(place: Stretch) -> bool:
 
 def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding | HeldBack | str:
     """Judge waits for data by the step log, as far as no device work hides them."""
-    share, steady = _exposed_waits(analysis, run)
+    waits = _RunWaits.of(analysis, run)
     recorded = analysis.breakdown.category("input").share or 0.0
-    said = f"Over the run's {format_count(run.steps)} steps the wait is {format_share(share)}"
     hiccup = _hiccup(finding, analysis)
-    if steady < MIN_WAIT_SHARE:
-        if share >= MIN_WAIT_SHARE:
-            return f"{said}, but {format_share(steady)} without the {HICCUPS} longest waits: an outlier."
+    if waits.steady < MIN_WAIT_SHARE:
+        if waits.share >= MIN_WAIT_SHARE:
+            return f"{waits.text}, but {waits.without}: an outlier."
         if hiccup is not None:
-            return f"{hiccup.text} {said}: an outlier."
-        reason = f"{said}, {format_share(recorded)} only in the {analysis.breakdown.averaged_steps} recorded steps."
+            return f"{hiccup.text} {waits.text}: an outlier."
+        reason = (
+            f"{waits.text}, {format_share(recorded)} only in the {analysis.breakdown.averaged_steps} recorded steps."
+        )
         return HeldBack(finding, reason)
-    judged = _input_bound(analysis, share * run.mean_ns, run.mean_ns)
+    judged = waits.judge(analysis)
     if judged is None:
         return finding
-    evidence = f"{said}. The {analysis.breakdown.averaged_steps} recorded steps waited {format_share(recorded)}."
+    evidence = f"{waits.said} The {analysis.breakdown.averaged_steps} recorded steps waited {format_share(recorded)}."
     return replace(judged, evidence=(*judged.evidence, evidence))
 
 
@@ -305,15 +306,57 @@ def _input_bound(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> Find
     return make_finding("input-bound", problem, whole_ns=step_ns, rank=analysis.rank)
 
 
-def _exposed_waits(analysis: RankAnalysis, run: StepTimes) -> tuple[float, float]:
-    """Return the run's share of waits with and without the longest ones, as far as no device work hid them."""
-    exposed = 1.0
-    loading = analysis.loading
-    if analysis.breakdown.has_device and loading is not None and loading.fetch_ns:
-        waited_ns = (analysis.breakdown.category("input").mean_ns or 0.0) * max(loading.steps, 1)
-        exposed = min(1.0, waited_ns / loading.fetch_ns)
-    steady = run.data_wait_share if run.data_wait_share_steady is None else run.data_wait_share_steady
-    return exposed * run.data_wait_share, exposed * steady
+class _RunWaits(NamedTuple):
+    """The waits for data of a run's steps, as far as no device work hides them.
+
+    Attributes:
+        share: Their share of the steps' time.
+        steady: The same without the longest waits.
+        few: Whether most of the waiting is in the longest waits, so that the mean step is not the usual one.
+    """
+
+    run: StepTimes
+    share: float
+    steady: float
+    few: bool
+
+    @classmethod
+    def of(cls, analysis: RankAnalysis, run: StepTimes) -> _RunWaits:
+        exposed, loading = 1.0, analysis.loading
+        if analysis.breakdown.has_device and loading is not None and loading.fetch_ns:
+            waited_ns = (analysis.breakdown.category("input").mean_ns or 0.0) * max(loading.steps, 1)
+            exposed = min(1.0, waited_ns / loading.fetch_ns)
+        share, steady = run.data_wait_share, run.data_wait_share_steady
+        if steady is None or run.mean_steady_ns is None:
+            return cls(run, exposed * share, exposed * share, False)
+        steady_ns = steady * run.mean_steady_ns * (run.steps - HICCUPS)
+        return cls(run, exposed * share, exposed * steady, steady_ns < share * run.total_ns / 2)
+
+    @property
+    def text(self) -> str:
+        """The share over all steps, as the beginning of a sentence."""
+        return f"Over the run's {format_count(self.run.steps)} steps the wait is {format_share(self.share)}"
+
+    @property
+    def without(self) -> str:
+        """The share without the longest waits."""
+        return f"{format_share(self.steady)} without the {HICCUPS} longest waits"
+
+    @property
+    def said(self) -> str:
+        """The shares that count, as a sentence."""
+        if not self.few:
+            return f"{self.text}."
+        longest = max(self.run.outliers, key=lambda step: step.data_wait_ns, default=None)
+        place = f" The longest is {format_duration(longest.data_wait_ns)}, in step {longest.step}." if longest else ""
+        return f"{self.text}, and {self.without}, which the estimate leaves out.{place}"
+
+    def judge(self, analysis: RankAnalysis) -> Finding | None:
+        """Return the finding by the run's mean step, or by that without the longest waits if they dominate it."""
+        share, step_ns = self.share, float(self.run.mean_ns)
+        if self.few and self.run.mean_steady_ns is not None:
+            share, step_ns = self.steady, self.run.mean_steady_ns
+        return _input_bound(analysis, share * step_ns, step_ns)
 
 
 def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int | None) -> Finding | None:
@@ -323,16 +366,13 @@ def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int |
             continue
         if not _same_rank(analysis.rank, run_rank, ranks):
             continue
-        share, steady = _exposed_waits(analysis, run)
-        if min(share, steady) < MIN_WAIT_SHARE:
+        waits = _RunWaits.of(analysis, run)
+        if min(waits.share, waits.steady) < MIN_WAIT_SHARE:
             continue
-        found = _input_bound(analysis, share * run.mean_ns, run.mean_ns)
+        found = waits.judge(analysis)
         if found is not None:
             recorded = analysis.breakdown.category("input").share
-            evidence = (
-                f"Over the run's {format_count(run.steps)} steps the wait is {format_share(share)}. The recorded steps "
-                f"hardly show it ({format_share(recorded)})."
-            )
+            evidence = f"{waits.said} The recorded steps hardly show it ({format_share(recorded)})."
             return replace(found, evidence=(*found.evidence, evidence))
     return None
 

@@ -24,7 +24,7 @@ SHORT_OF_MEMORY = 0.5
 
 LEAST_NAMED = 0.005
 
-OTHER_THAN_MORE: frozenset[Kind] = frozenset({"core", "memory", "slow worker", "uneven batches"})
+OTHER_THAN_MORE: frozenset[Kind] = frozenset({"core", "memory", "receiving", "slow worker", "uneven batches"})
 """Causes that more worker processes do not remove."""
 
 FIXES: dict[Kind, str] = {
@@ -32,6 +32,8 @@ FIXES: dict[Kind, str] = {
     "disk": "read less from the disk (keep the data in memory or on a faster disk, or pack samples into large files)",
     "memory": "free memory: use fewer worker processes, a smaller prefetch_factor or a smaller cache",
     "other": "find the stage that waits by lightning-perf data PKG:NAME",
+    "receiving": "send fewer, larger tensors: concatenate those of a batch in collate_fn. Or measure num_workers=0: "
+    "lightning-perf tune tries it",
     "slow worker": "find out why this worker process is slower, e.g. by its shard, its disk or its worker_init_fn, and "
     "give all of them the same work",
     "uneven batches": "raise prefetch_factor, so that more batches are ready when a long one comes",

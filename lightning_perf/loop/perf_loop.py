@@ -6,7 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_fold
 from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.loop.hooks import CallHooks
-from lightning_perf.loop.plain_loop import PlainLoop, Ranks, model_device
+from lightning_perf.loop.plain_loop import PlainLoop, model_device
 from lightning_perf.run_files.launch import OwnMeasurement, leave_note
 from lightning_perf.run_files.run_record import study_folder
 
@@ -123,21 +123,22 @@ class PerfLoop:
         self._hashed = fingerprint == "full"
         self._dirpath = os.fspath(dirpath)
         self._model = model
-        self._optimizers = _optimizers(optimizer)
+        several = isinstance(optimizer, (list, tuple))
+        self._optimizers = list(optimizer) if several else [optimizer] if optimizer is not None else []
         self._total_steps = total_steps
         self._entered = False
         self._reset()
 
     def _reset(self) -> None:
-        self._errors = ErrorReporter("PerfLoop")
-        self._observers = Observers(self._errors)
-        self._ranks = Ranks(0, 1, connected=False)
-        self._loop: PlainLoop | None = None
+        self._errors = errors = ErrorReporter("PerfLoop")
+        self._observers = Observers(errors)
+        self._loop = PlainLoop(self._model, self._optimizers)
+        self._folder: Path | None = None
+        self._record = self._new_record()
+        self._rank_files = RankFiles(None, rank=0, world_size=1, errors=errors)
         self._fit: Fit | None = None
         self._hooks: list[CallHooks] = []
-        self._record: LoopRecord | None = None
-        self._rank_files: RankFiles | None = None
-        self._folder: Path | None = None
+        self._started = False
         self._entered_ns = 0
         self._in_batch = False
         self._iterating = False
@@ -173,25 +174,15 @@ class PerfLoop:
             self._report_out_of_memory(error)
         for hooks in self._hooks:
             hooks.remove()
-        on_cpu = self._loop is None or self._loop.device.type == "cpu"
-        self._observers.finish(may_wait=error is None or self._ranks.world_size == 1 or on_cpu)
-        if self._record is not None:
-            if self._metrics:
-                self._epoch_ended = True
-            self._complete_epoch()
-            self._record.ends(error)
-        files, fit, self._fit = self._rank_files, self._fit, None
-        if files is not None:
-            files.ends()
-        if files is not None and fit is not None and self._ranks.rank == 0:
-            report_fit(
-                fit,
-                files,
-                None,
-                error=error,
-                world_size=self._ranks.world_size,
-                show=self._report,
-            )
+        loop = self._loop
+        self._observers.finish(may_wait=error is None or loop.world_size == 1 or loop.device.type == "cpu")
+        self._epoch_ended |= bool(self._metrics)
+        self._complete_epoch()
+        self._record.ends(error)
+        self._rank_files.ends()
+        fit, self._fit = self._fit, None
+        if fit is not None and loop.rank == 0:
+            report_fit(fit, self._rank_files, None, error=error, world_size=loop.world_size, show=self._report)
 
     def steps(self, loader: Iterable[Batch], *, accumulate: int | None = None) -> Generator[Batch, None, None]:
         """Iterate over a loader, and measure the steps of the loop.
@@ -232,14 +223,13 @@ class PerfLoop:
         if self._iterating:
             self._stepped = True
             return
-        if self._loop is None:
+        if not self._started:
             first_ns = time.perf_counter_ns() - self._entered_ns
             self._start(None, None)
             if self._fit is not None:
                 with self._observers.isolate(self._fit.tracker):
                     self._fit.add_step(first_ns)
-            if self._record is not None:
-                self._record.first_batch_ended()
+            self._record.first_batch_ended()
         else:
             self._loop.global_step += 1
             self._end_step(automatic=True)
@@ -256,7 +246,7 @@ class PerfLoop:
             ...     validate(model)
         """
         self._check_entered("pause")
-        between = self._loop is not None and not self._iterating
+        between = self._started and not self._iterating
         if between:
             self._end_step(automatic=True)
         self._end_batch()
@@ -285,7 +275,7 @@ class PerfLoop:
             self._errors,
             show=self._report,
             folder=self._folder,
-            rank=self._ranks.rank,
+            rank=self._loop.rank,
             step=self._fit.whole_steps if self._fit is not None else None,
             batch_size=None,
         )
@@ -295,56 +285,60 @@ class PerfLoop:
             raise RuntimeError(f"PerfLoop.{method}() was called outside of the loop: use 'with PerfLoop(…) as perf:'")
 
     def _claim(self) -> None:
-        self._ranks = Ranks.of_process()
-        device = model_device(self._model)
-        # A collective call: every rank makes it.
-        path = study_folder() or self._dirpath
-        broadcast = functools.partial(self._ranks.broadcast, device=device)
-        # Without a connection, only rank 0 knows the folder.
-        alone = self._ranks.world_size > 1 and not self._ranks.connected
-        self._folder = self._errors.folder = (
-            None if alone and self._ranks.rank else claim_folder(path, self._ranks.rank, broadcast, self._errors)
-        )
-        if alone and self._ranks.rank == 0:
-            self._errors.messages.append(
-                "Only rank 0 is measured: call torch.distributed.init_process_group, or fabric.launch, before the "
-                "'with' block of PerfLoop."
-            )
-        if self._ranks.rank == 0:
+        loop = self._loop
+        loop.find_place()
+        # A collective call: every rank makes it. Without a connection, only rank 0 knows the folder.
+        alone = loop.world_size > 1 and not loop.connected
+        if loop.rank == 0 or not alone:
+            path = study_folder() or self._dirpath
+            self._folder = self._errors.folder = claim_folder(path, loop.rank, loop.broadcast, self._errors)
+        if loop.rank == 0:
             leave_note(OwnMeasurement("PerfLoop"))
-        self._record = LoopRecord(
-            self._folder,
-            self._errors,
-            rank=self._ranks.rank,
-            device=device,
-            uuids=functools.partial(device_uuids, [device]),
-            world_size=self._ranks.world_size,
-            later={"its surroundings": functools.partial(machine_facts, device)},
-        )
+            if alone:
+                self._errors.messages.append(
+                    "Only rank 0 is measured: call torch.distributed.init_process_group, or fabric.launch, before the "
+                    "'with' block of PerfLoop."
+                )
+        self._record = self._new_record()
         if self._model is not None:
             self._record.add_facts("the model", functools.partial(model_facts, self._model, hashed=self._hashed))
 
+    def _new_record(self) -> LoopRecord:
+        loop = self._loop
+        return LoopRecord(
+            self._folder,
+            self._errors,
+            rank=loop.rank,
+            device=loop.device,
+            uuids=functools.partial(device_uuids, [loop.device]),
+            world_size=loop.world_size,
+            later={"its surroundings": functools.partial(machine_facts, loop.device)},
+        )
+
     def _start(self, loader: Any, accumulate: int | None) -> None:
         """Start to observe, at the first step."""
+        self._started = True
         with self._errors.instead("this loop is not profiled"):
             self._observe(loader, accumulate)
-        if self._record is not None:
-            self._record.training_begins()
+        self._record.training_begins()
 
     def _observe(self, loader: Any, accumulate: int | None) -> None:
-        ranks, device = self._ranks, model_device(self._model)
-        steps = self._total_steps if self._total_steps is not None else _steps_in(loader, accumulate or 1)
-        self._loop = loop = PlainLoop(ranks, device, loader, self._model, steps, self._optimizers)
-        if self._record is not None:
-            facts = functools.partial(
-                loop_facts, loader, self._optimizers, world_size=ranks.world_size, accumulate=accumulate
-            )
-            self._record.add_facts("the training", facts)
-            if loader is not None:
-                data = functools.partial(dataset_facts, "data.", loader, hashed=self._hashed)
-                self._record.add_facts("the data", data)
-        connected = ranks.world_size if ranks.connected else 1
-        self._rank_files = RankFiles(self._folder, rank=ranks.rank, world_size=connected, errors=self._errors)
+        loop = self._loop
+        loop.device = model_device(self._model)  # it may have moved
+        loop.loader = loader
+        loop.expected_steps = self._total_steps
+        if self._total_steps is None:
+            with suppress(Exception):  # a loader without a length may raise any exception
+                loop.expected_steps = max(len(loader) // (accumulate or 1), 1)
+        self._record.add_facts(
+            "the training",
+            functools.partial(loop_facts, loader, self._optimizers, world_size=loop.world_size, accumulate=accumulate),
+        )
+        if loader is not None:
+            data = functools.partial(dataset_facts, "data.", loader, hashed=self._hashed)
+            self._record.add_facts("the data", data)
+        connected = loop.world_size if loop.connected else 1
+        self._rank_files = RankFiles(self._folder, rank=loop.rank, world_size=connected, errors=self._errors)
         self._fit = Fit(
             loop, recording=self._recording, folder=self._folder, observers=self._observers, errors=self._errors
         )
@@ -364,14 +358,12 @@ class PerfLoop:
             )
             yield from loader
             return
-        if self._loop is None:
+        if not self._started:
             self._start(loader, accumulate)
         self._accumulate = accumulate
         self._complete_epoch()
         self._iterating = True
-        iterator = iter(loader)
-        if self._loop is not None:
-            self._loop.iterator = iterator
+        self._loop.iterator = iterator = iter(loader)
         observers = self._observers
         try:
             while True:
@@ -388,20 +380,18 @@ class PerfLoop:
         finally:
             self._end_batch()
             observers.on_action_end(Signal.EPOCH)
-            if self._loop is not None:
-                self._loop.iterator = None  # otherwise its workers would stay
+            self._loop.iterator = None  # otherwise its workers would stay
             self._iterating = False
             self._epoch_ended = True
 
     def _start_batch(self, batch: Any) -> None:
         self._in_batch = True
-        if self._record is not None:
-            self._record.on_batch_start(batch, 0)
+        self._record.on_batch_start(batch, 0)
         self._observers.on_batch_start(batch, 0)
         self._observers.on_action_start(Signal.FORWARD)
 
     def _end_batch(self) -> None:
-        if not self._in_batch or self._fit is None or self._loop is None:
+        if not self._in_batch or self._fit is None:
             return
         self._in_batch = False
         self._batches += 1
@@ -418,8 +408,7 @@ class PerfLoop:
 
     def _end_step(self, *, automatic: bool) -> None:
         """End a batch, and with it perhaps the step."""
-        if self._loop is not None:
-            self._loop.automatic = automatic
+        self._loop.automatic = automatic
         self._observers.on_batch_end(None)
 
     def _on_backward_start(self) -> None:
@@ -436,7 +425,7 @@ class PerfLoop:
 
     def _complete_epoch(self) -> None:
         """Record the epoch that has ended, if one has, with the metrics that were logged since."""
-        if not self._epoch_ended or self._record is None:
+        if not self._epoch_ended:
             return
         self._epoch_ended = False
         metrics, self._metrics = self._metrics, {}
@@ -449,16 +438,3 @@ def _check_count(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < 1:
         raise ValueError(f"{name}={value} is too small: give 1 or more")
-
-
-def _optimizers(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, (list, tuple)) else [given]
-
-
-def _steps_in(loader: Any, accumulate: int) -> int | None:
-    try:
-        return max(len(loader) // accumulate, 1)
-    except Exception:  # a loader without a length may raise any exception
-        return None

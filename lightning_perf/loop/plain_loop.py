@@ -8,41 +8,23 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from msgspec import Struct
 from torch import distributed
 
 from lightning_perf.callbacks.recording.data_loading import Facts, loader_facts
-from lightning_perf.callbacks.recording.tokens import product_parameters
-from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.callbacks.recording.window_notes import product_parameters
+from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 from lightning_perf.run_files.launch import own_rank
 
 
-class Ranks(Struct, frozen=True):
-    """The processes of a training."""
-
-    rank: int
-    world_size: int
-    connected: bool
-
-    @classmethod
-    def of_process(cls) -> Ranks:
-        """Return the ranks of ``torch.distributed``, or those that a launcher such as torchrun names."""
-        if distributed.is_available() and distributed.is_initialized():
-            return cls(distributed.get_rank(), distributed.get_world_size(), connected=True)
-        world_size = os.environ.get("WORLD_SIZE", "1")
-        return cls(own_rank(), int(world_size) if world_size.isdecimal() else 1, connected=False)
-
-    def broadcast(self, value: str | None, device: torch.device) -> str | None:
-        """Return the value of rank 0. A collective call if the ranks are connected; otherwise other ranks get None."""
-        if not self.connected:
-            return value
-        values = [value]
-        distributed.broadcast_object_list(values, src=0, device=device if device.type == "cuda" else None)
-        return values[0]
-
-
 class PlainLoop:
-    """A loop without a Trainer, at the start of training. It counts its optimizer steps itself."""
+    """A loop without a Trainer. It counts its optimizer steps itself.
+
+    Attributes:
+        connected: Whether the ranks can talk to each other.
+        loader: The loader of the training; None if it is not known.
+        iterator: Its iterator in this epoch.
+        other_batches: Batches of evaluations so far, as far as the loop sees them.
+    """
 
     name = "PerfLoop"
     log_every = 0
@@ -50,28 +32,37 @@ class PlainLoop:
     hook_times: HookTimes | None = None
     obstacle: str | None = None
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        device: torch.device,
-        loader: Any,
-        model: Any,
-        expected_steps: int | None,
-        optimizers: Sequence[Any],
-    ) -> None:
-        self.global_step = 0
-        self.other_batches = 0
-        self.iterator: Any = None
-        self.automatic = True
-        self.rank = ranks.rank
-        self.world_size = ranks.world_size
-        local = os.environ.get("LOCAL_WORLD_SIZE", "")  # of torchrun
-        self.nodes = ranks.world_size // int(local) if local.isdecimal() and int(local) else None
-        self.device = device
-        self._loader = loader
+    def __init__(self, model: Any, optimizers: Sequence[Any]) -> None:
         self.model = model
-        self.expected_steps = expected_steps
-        self._optimizers = optimizers
+        self.optimizers = optimizers
+        self.device = torch.device("cpu")
+        self.rank, self.world_size, self.connected = 0, 1, False
+        self.nodes: int | None = None
+        self.loader: Any = None
+        self.iterator: Any = None
+        self.expected_steps: int | None = None
+        self.global_step = self.other_batches = 0
+        self.automatic = True
+
+    def find_place(self) -> None:
+        """Find the device, and the ranks of ``torch.distributed`` or those that a launcher such as torchrun names."""
+        self.device = model_device(self.model)
+        if distributed.is_available() and distributed.is_initialized():
+            self.rank, self.world_size, self.connected = distributed.get_rank(), distributed.get_world_size(), True
+        else:
+            world_size = os.environ.get("WORLD_SIZE", "1")
+            self.rank, self.world_size = own_rank(), int(world_size) if world_size.isdecimal() else 1
+        local = os.environ.get("LOCAL_WORLD_SIZE", "")  # of torchrun
+        self.nodes = self.world_size // int(local) if local.isdecimal() and int(local) else None
+
+    def broadcast(self, value: str | None) -> str | None:
+        """Return the value of rank 0. A collective call if the ranks are connected; otherwise other ranks get None."""
+        if not self.connected:
+            return value
+        values = [value]
+        device = self.device if self.device.type == "cuda" else None
+        distributed.broadcast_object_list(values, src=0, device=device)
+        return values[0]
 
     def step_number(self) -> int:
         """Return the number of the current step."""
@@ -88,13 +79,12 @@ class PlainLoop:
     def loader_facts(self) -> Facts:
         """Return how batches are made."""
         # Fabric's loader holds the loader that it wraps.
-        loader = getattr(self._loader, "_dataloader", self._loader)
-        model = self.model if self.model is not None else torch.nn.Module()
+        loader = getattr(self.loader, "_dataloader", self.loader)
         if loader is None:
             return {}
-        facts = loader_facts(loader, model)
+        facts = loader_facts(loader, self.model if self.model is not None else torch.nn.Module())
         with suppress(Exception):  # a loader without a length may raise any exception
-            facts["batches_per_epoch"] = len(self._loader)
+            facts["batches_per_epoch"] = len(self.loader)
         return facts
 
     def product_parameters(self) -> int | None:
@@ -106,7 +96,7 @@ class PlainLoop:
 
     def tensor_source(self) -> tuple[Any, Iterable[Any]]:
         """Return the model, or None if it is not known, and the optimizers."""
-        return self.model, self._optimizers
+        return self.model, self.optimizers
 
 
 def model_device(model: torch.nn.Module | None) -> torch.device:

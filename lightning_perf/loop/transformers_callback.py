@@ -148,8 +148,7 @@ class _EventLoop(PerfLoop):
 
     def begin(self, loader: Any, accumulate: int, global_step: int) -> None:
         self._start(loader, None)
-        if self._loop is not None:
-            self._loop.global_step = global_step
+        self._loop.global_step = global_step
         self._group = accumulate
         self._fetched: deque[int | None] = deque()
         self._fetches: FetchHooks | None = None
@@ -164,8 +163,7 @@ class _EventLoop(PerfLoop):
 
     def _other_fetch_starts(self) -> None:
         """Pause: another loader fetches, for an evaluation."""
-        if self._loop is not None:
-            self._loop.other_batches += 1
+        self._loop.other_batches += 1
         self._observers.on_action_start(Signal.VALIDATION)
 
     def end(self) -> None:
@@ -193,8 +191,7 @@ class _EventLoop(PerfLoop):
 
     def step_ends(self, global_step: int) -> None:
         self._observers.on_action_end(Signal.FORWARD)
-        if self._loop is not None:
-            self._loop.global_step = global_step
+        self._loop.global_step = global_step
         self._end_step(automatic=True)
 
     def _fetch_ends(self, batch: Any) -> None:
@@ -203,8 +200,7 @@ class _EventLoop(PerfLoop):
             if not self._fetched:
                 self._observers.on_action_end(Signal.EPOCH)
             return
-        if self._record is not None:
-            self._record.on_batch_start(batch, 0)
+        self._record.on_batch_start(batch, 0)
         try:
             self._fetched.append(batch_samples(batch))
         except Exception:  # a batch may be any object

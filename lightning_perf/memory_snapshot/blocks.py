@@ -2,110 +2,235 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from lightning_perf.memory_snapshot.categories import FREE, MIXED
 from lightning_perf.memory_snapshot.stacks import name_line
 from lightning_perf.report.labels import MEMORY_LABELS, count_of
-from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, note, table
-from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration
+from lightning_perf.show.blocks import (
+    EVERY_ROW,
+    Bar,
+    Block,
+    Cell,
+    Figure,
+    Figures,
+    Heading,
+    Line,
+    Part,
+    Plot,
+    Table,
+    TableRow,
+    note,
+    table,
+)
+from lightning_perf.show.plots import Trace, bars, bytes_axis, line, names_axis, time_axis
+from lightning_perf.show.plots import peak as peak_mark
+from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.memory_snapshot.compared import DeviceChange, MemoryDiff
-    from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, OutOfMemory
-
-FREE_LABEL = "free in the allocator"
+    from lightning_perf.memory_snapshot.document import (
+        Curve,
+        DeviceMemory,
+        MemoryGroup,
+        MemoryReport,
+        Moment,
+        OutOfMemory,
+        Pool,
+        SegmentMap,
+    )
 
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "expandable_segments", "max_split_size")
 """Settings that change how memory is divided."""
 
+LINE_COLORS = ("arm-1", "arm-2", "arm-3", "arm-4", "arm-5", "before_recording")
+
+SEGMENT_LABELS = MEMORY_LABELS | {FREE: "free", MIXED: "blocks of several uses"}
+
 
 def snapshot_blocks(report: MemoryReport, top: int) -> Iterator[Block]:
     """Yield the blocks of a snapshot, its tables cut to their first rows."""
+    yield from map(note, report.notes)
     if not report.devices:
         yield Line(f"{Path(report.source).name} holds no memory and no events.", "strong")
-    named = len(report.devices) > 1
     for device in report.devices:
-        yield from _device_blocks(device, top, named=named)
-    yield from map(note, report.notes)
-    if settings := _settings(report):
-        yield Line(f"Allocator: {', '.join(f'{name}={value}' for name, value in settings.items())}")
+        yield from _device_blocks(device, top, named=len(report.devices) > 1)
+    settings = {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
+    if settings:
+        yield Heading("Allocator")
+        yield from (Line(value, label=name) for name, value in settings.items())
 
 
-def _settings(report: MemoryReport) -> dict[str, str]:
-    return {name: report.settings[name] for name in SETTINGS if report.settings.get(name, "-1") != "-1"}
+def snapshot_parts(report: MemoryReport) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each view of a snapshot's page."""
+    named = len(report.devices) > 1
+    segments = [block for device in report.devices for block in _segments(device, named=named)]
+    missing = [] if segments else [Line("The snapshot has no segments.", label="segments")]
+    return {"held": snapshot_blocks(report, EVERY_ROW), "segments": segments, "missing": missing}
 
 
 def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[Block]:
-    yield Line(_headline(device, named), "strong")
-    yield Line(
-        f"At the end: {format_bytes(device.end.allocated_bytes)} allocated of {format_bytes(device.reserved_bytes)} "
-        f"reserved. {_free_sentence(device)}"
-    )
-    for error in device.out_of_memory[-3:]:
-        yield Line(_error_sentence(error), "strong")
+    recorded, history = device.history.state != "none", device.history
+    name = f"Device {device.device}" if named else "Memory of the device"
+    time = "" if history.time_ns is None else f" over {format_duration(history.time_ns)}"
+    yield from (Line(_error_sentence(error), "bad") for error in device.out_of_memory[-top:])
+    extent = f"{count_of(history.events, 'event')}{time}" if recorded else ""
+    yield Heading(name, definition="memory-snapshots", aside=extent)
+    yield Figures(tuple(_figures(device, recorded=recorded)))
+    if device.curve is not None:
+        uses = [(MEMORY_LABELS[area.name], area.name, area.bytes) for area in device.curve.categories]
+        lines = [(a.name, color, a.bytes) for a, color in zip(device.curve.lines, LINE_COLORS, strict=False)]
+        for title, areas in (("By use", uses), ("By line", lines)):
+            yield Heading(title, 4)
+            yield _curve(device, device.curve, f"{name}: allocated memory over time {title.lower()}", areas)
+    for moment in (device.peak, device.end) if recorded else (device.end,):
+        yield Heading(f"Use at the {moment.name}", 4)
+        yield Bar(f"{name}: use of the memory at the {moment.name}", tuple(_uses(moment)), alone=True)
     if device.growth is not None:
-        growth = device.growth
+        yield Heading("Growth from step to step", definition="growth-over-steps")
         yield Line(
-            f"Possible leak: the lowest memory within a step grew by {format_bytes(growth.growth_bytes)} over "
-            f"{count_of(growth.steps, 'step')} and never fell. The lines that grew most are below.",
+            f"Possible leak: the lowest memory within a step grew by {format_bytes(device.growth.growth_bytes)} over "
+            f"{count_of(device.growth.steps, 'step')} and never fell.",
             "strong",
         )
-        yield table(
-            ("line", "for", "growth"),
-            ((row.line, MEMORY_LABELS[row.category], row.growth_bytes) for row in growth.rows[:top]),
-            "Growth from step to step",
-            kinds="name figure bytes",
-        )
-    yield _category_table(device)
-    yield _group_table(device, top)
+        rows = ((row.line, _colored(row.category), row.growth_bytes) for row in device.growth.rows[:top])
+        yield table(("line", "for", "growth"), rows, kinds="code text bytes")
+    yield from _groups(device, top, recorded=recorded)
+    yield Heading("Free memory at the end", definition="fragmented-memory")
     yield _pool_table(device, top)
 
 
-def _pool_table(device: DeviceMemory, top: int) -> Table:
-    rows: list[TableRow] = []
-    for pool in device.pools[:top]:
-        free = pool.free_bytes, pool.largest_free_bytes, pool.fragmented_bytes, pool.releasable_bytes
-        stream = f", stream {pool.stream:#x}" if pool.stream else ""
-        private = f", pool {pool.pool}" if pool.pool != "0, 0" else ""
-        rows.append((f"{pool.size}{stream}{private}", pool.segments, pool.reserved_bytes, *free))
-    return table(
-        ("segments", "count", "reserved", "free", "largest block", "in used segments", "releasable"),
+def _figures(device: DeviceMemory, *, recorded: bool) -> Iterator[Figure]:
+    peak, free_bytes = device.peak, sum(pool.fragmented_bytes for pool in device.pools)
+    if recorded:
+        when = f"event {peak.event:,}" if peak.time_ns is None else format_duration(peak.time_ns)
+        yield Figure("Peak allocated", format_bytes(peak.allocated_bytes), f"after {when}", "snapshot-peak")
+        yield Figure("Reserved at the peak", format_bytes(peak.reserved_bytes), definition="reserved-memory")
+    yield Figure("Allocated at the end", format_bytes(device.end.allocated_bytes), definition="allocated-memory")
+    yield Figure("Reserved at the end", format_bytes(device.reserved_bytes), definition="reserved-memory")
+    yield Figure("Free in used segments", format_bytes(free_bytes), definition="fragmented-memory")
+
+
+def _uses(moment: Moment) -> Iterator[Part]:
+    for row in moment.categories:
+        text = f"{format_bytes(row.bytes)}, {format_share(row.bytes / moment.allocated_bytes)}"
+        yield Part(MEMORY_LABELS[row.category], row.bytes, text, row.category, f"memory-{row.category}")
+
+
+def _groups(device: DeviceMemory, top: int, *, recorded: bool) -> Iterator[Block]:
+    """Yield the lines that held memory, and what they did; on the console, the other lines together in a last row."""
+    peak_bytes, end_bytes = device.peak.allocated_bytes, device.end.allocated_bytes
+    failed = any(row.out_of_memory_bytes is not None for row in device.groups)
+    groups = [row for row in device.groups if row.peak_bytes or top == EVERY_ROW]
+
+    def cells(first: str, use: Cell, groups: Sequence[MemoryGroup], phase: str) -> TableRow:
+        sizes = (
+            (g.peak_bytes, g.peak_blocks, g.end_bytes, g.out_of_memory_bytes or 0, g.allocations, g.allocated_bytes)
+            for g in groups
+        )
+        peak, blocks, end, error, made, made_bytes = map(sum, zip(*sizes, strict=True))
+        at_peak = (_part_of(peak, peak_bytes), peak / max(1, peak_bytes)) if recorded else ()
+        at_error = (error,) if failed else ()
+        return (first, use, *at_peak, blocks, _part_of(end, end_bytes), *at_error, phase, made, made_bytes)
+
+    rows = [cells(name_line(row.line, row.module), _colored(row.category), [row], row.phase) for row in groups[:top]]
+    if len(groups) > top:
+        rows.append(cells(count_of(len(groups) - top, "other line"), Cell(""), groups[top:], ""))
+    peak = ("at the peak", "share") if recorded else ()
+    error = ("at the error",) if failed else ()
+    more = ("phase", "allocations", "allocated in all")
+    yield Heading("Who held the memory", definition="line-of-memory")
+    if device.left_out_groups and top == EVERY_ROW:
+        shown = len(device.groups)
+        yield Line(f"The largest {shown:,} of {count_of(shown + device.left_out_groups, 'line')}", "quiet")
+    yield table(
+        ("line", "for", *peak, "blocks", "at the end", *error, *more),
         rows,
-        "Free memory at the end",
-        kinds="name count" + " bytes" * 5,
-        definition="fragmented-memory",
-        definitions={"in used segments": "fragmented-memory", "releasable": "releasable-memory"},
+        kinds=f"code text{' bytes share' * recorded} count bytes{' bytes' * failed} text count bytes",
+        extra=(*error, *more),
     )
 
 
-def _headline(device: DeviceMemory, named: bool) -> str:
-    where = f"Device {device.device}: " if named else ""
-    if device.history.state == "none":
-        return f"{where}{format_bytes(device.end.allocated_bytes)} were allocated when the snapshot was made."
+def _curve(device: DeviceMemory, curve: Curve, title: str, areas: Iterable[tuple[str, str, tuple[int, ...]]]) -> Plot:
+    """Return the memory over time as areas of a label, a color and bytes, with the reserved memory as a line."""
     peak = device.peak
-    about = "about " if device.history.conflicts else ""
-    place = f"after event {peak.event:,} of {device.history.events:,}"
-    if peak.time_ns is not None:
-        place = f"{format_duration(peak.time_ns)} after the first event"
-    return (
-        f"{where}The peak is {about}{format_bytes(peak.allocated_bytes)} allocated of "
-        f"{format_bytes(peak.reserved_bytes)} reserved, {place}."
+    unit, size = bytes_axis(max(*curve.reserved_bytes, peak.allocated_bytes))
+    time, size_ns = ("events", 1.0) if curve.time_ns is None else time_axis(device.history.time_ns or 0)
+    x = [value / size_ns for value in curve.time_ns or curve.event]
+
+    def trace(label: str, color: str, sizes: Iterable[int], **look: Any) -> Trace:
+        return line(
+            x, [n / size for n in sizes], (), color, steps=True, name=label, units=(time, f"{unit} {label}"), **look
+        )
+
+    filled = [trace(name, color, sizes, stackgroup="held", fillcolor=f"--{color}") for name, color, sizes in areas]
+    return Plot(
+        f"{title}; the peak is {format_bytes(peak.allocated_bytes)}",
+        (*filled, trace("reserved", "ink-soft", curve.reserved_bytes, look={"dash": "dot"})),
+        {
+            "showlegend": True,
+            "xaxis": {"title": "events" if curve.time_ns is None else f"{time} since the first event"},
+            "yaxis": {"title": unit, "rangemode": "tozero"},
+            "annotations": [peak_mark((peak.time_ns or peak.event) / size_ns, peak.allocated_bytes / size)],
+        },
+        height=380,
     )
 
 
-def _free_sentence(device: DeviceMemory) -> str:
-    releasable = sum(pool.releasable_bytes for pool in device.pools)
-    fragmented = sum(pool.fragmented_bytes for pool in device.pools)
-    if not releasable + fragmented:
-        return "No block is free."
-    return (
-        f"Of the free blocks, {format_bytes(releasable)} are in empty segments, which torch.cuda.empty_cache() "
-        f"returns, and {format_bytes(fragmented)} in segments that are in use."
+def _segments(device: DeviceMemory, *, named: bool) -> Iterator[Block]:
+    """Yield the largest segments with their contents at the end."""
+    left, shown = device.left_out_segments, len(device.segments)
+    if not device.segments:
+        return
+    aside = f"the largest {shown} of {shown + left:,}" if left else ""
+    yield Heading(f"Segments of device {device.device}" if named else "Segments", definition="segment", aside=aside)
+    unit, size = bytes_axis(max(segment.reserved_bytes for segment in device.segments))
+    runs: dict[str, list[tuple[float, float, int, str]]] = {}
+    for row, segment in enumerate(device.segments):
+        start = 0
+        for run in segment.runs:
+            label = f"{SEGMENT_LABELS[run.category]}: {format_bytes(run.bytes)}"
+            runs.setdefault(run.category, []).append((run.bytes / size, start / size, row, label))
+            start += run.bytes
+    traces = []
+    for category, parts in runs.items():
+        lengths, starts, rows, labels = zip(*parts, strict=True)
+        traces.append(bars(lengths, rows, labels, _segment_color(category), orientation="h", base=starts))
+    names = [
+        f"{format_bytes(each.reserved_bytes)}, {format_share(each.used_bytes / (each.reserved_bytes or 1))} in use"
+        for each in device.segments
+    ]
+    yield Plot(
+        "The contents of the largest segments. The table has their sizes.",
+        tuple(traces),
+        {"barmode": "overlay", "bargap": 0.15, "xaxis": {"title": unit}, "yaxis": names_axis(names)},
+        height=70 + 16 * shown,
+        legend=tuple((SEGMENT_LABELS[category], _segment_color(category)) for category in runs),
     )
+    yield table(
+        ("address", "size", "in use", "largest free block", "pool", "expandable"),
+        (
+            (
+                f"0x{segment.address}",
+                segment.reserved_bytes,
+                _part_of(segment.used_bytes, segment.reserved_bytes),
+                segment.largest_free_bytes,
+                _pool_name(segment),
+                "yes" if segment.is_expandable else "no",
+            )
+            for segment in device.segments
+        ),
+        kinds="code bytes bytes bytes text text",
+        extra=("expandable",),
+    )
+
+
+def _segment_color(category: str) -> str:
+    return {FREE: "line-strong", MIXED: "ink-soft"}.get(category, category)
 
 
 def _error_sentence(error: OutOfMemory) -> str:
@@ -120,92 +245,22 @@ def _error_sentence(error: OutOfMemory) -> str:
     return text
 
 
-def _category_table(device: DeviceMemory) -> Table:
-    moments = [device.peak, device.end] if device.history.state != "none" else [device.end]
-    names = dict.fromkeys(row.category for moment in moments for row in moment.categories)
-    sizes = [{row.category: row.bytes for row in moment.categories} for moment in moments]
+def _pool_table(device: DeviceMemory, top: int) -> Table:
     rows: list[TableRow] = []
-    for name in sorted(names, key=lambda name: -sizes[0].get(name, 0)):
-        row: list[str | float | Cell] = [MEMORY_LABELS[name]]
-        for moment, size in zip(moments, sizes, strict=True):
-            row += [size.get(name, 0), size.get(name, 0) / max(1, moment.allocated_bytes)]
-        rows.append(row)
-    free: list[str | float | Cell] = [FREE_LABEL]
-    for moment in moments:
-        free += [max(0, moment.reserved_bytes - moment.allocated_bytes), ""]
-    heads = ("use", *(head for moment in moments for head in (f"at the {moment.name}", "share")))
-    return table(heads, [*rows, free], "Memory by use", kinds="name" + " bytes share" * len(moments))
+    for pool in device.pools[:top]:
+        free = pool.free_bytes, pool.largest_free_bytes, pool.fragmented_bytes, pool.releasable_bytes
+        rows.append((_pool_name(pool), pool.segments, pool.reserved_bytes, *free))
+    return table(
+        ("segments", "count", "reserved", "free", "largest block", "in used segments", "releasable"),
+        rows,
+        kinds="name count" + " bytes" * 5,
+        definitions={"in used segments": "fragmented-memory", "releasable": "releasable-memory"},
+    )
 
 
-def _group_table(device: DeviceMemory, top: int) -> Table:
-    recorded = device.history.state != "none"
-    title = "Who held the memory at the peak" if recorded else "Who held the memory"
-    heads = ("line", "for", "at the peak" if recorded else "size", "share", "blocks", "at the end")
-    groups = [row for row in device.groups if row.peak_bytes]
-
-    def figures(groups: list[MemoryGroup]) -> TableRow:
-        size = sum(row.peak_bytes for row in groups)
-        share = size / max(1, device.peak.allocated_bytes)
-        blocks, end = sum(row.peak_blocks for row in groups), sum(row.end_bytes for row in groups)
-        return size, share, blocks, end
-
-    rows: list[TableRow] = [(name_line(row.line, row.module), _use(row), *figures([row])) for row in groups[:top]]
-    if len(groups) > top:
-        rows.append((count_of(len(groups) - top, "other line"), "", *figures(groups[top:])))
-    shown = None if recorded else -1
-    kinds = "name figure bytes share count bytes"
-    return table(heads[:shown], (row[:shown] for row in rows), title, kinds)
-
-
-def _use(row: MemoryGroup) -> str:
-    label = MEMORY_LABELS[row.category]
-    return f"{label} ({row.phase})" if row.category == "temporaries" else label
-
-
-def snapshot_parts(report: MemoryReport) -> dict[str, Iterable[Block]]:
-    """Return the blocks of each part of a snapshot's page. The name of a part of a device ends with its place."""
-    facts = [Line(value, label=name) for name, value in _settings(report).items()]
-    parts: dict[str, Iterable[Block]] = {"settings": [Heading("Allocator"), *facts] if facts else []}
-    for place, device in enumerate(report.devices):
-        parts[f"errors_{place}"] = [Line(_error_sentence(error), "bad") for error in device.out_of_memory]
-        parts[f"growth_{place}"] = _growth(device)
-        parts[f"groups_{place}"] = _all_groups(device)
-        parts[f"pools_{place}"] = [_pool_table(device, EVERY_ROW)]
-    return parts
-
-
-def _growth(device: DeviceMemory) -> Iterator[Block]:
-    if device.growth is None:
-        return
-    growth = device.growth
-    yield Heading("Growth from step to step", definition="growth-over-steps")
-    steps = count_of(growth.steps, "step")
-    yield Line(f"{format_bytes(growth.growth_bytes)} over {steps}, and never less: possibly a leak", "quiet")
-    rows = ((row.line, _colored(row.category), row.growth_bytes) for row in growth.rows)
-    yield table(("line", "for", "growth"), rows, kinds="code text bytes")
-
-
-def _all_groups(device: DeviceMemory) -> Iterator[Block]:
-    """Yield all lines that held memory, with the phases and modules of their allocations."""
-    recorded = device.history.state != "none"
-    failed = any(row.out_of_memory_bytes is not None for row in device.groups)
-    yield Heading("Who held the memory", definition="line-of-memory")
-    if device.left_out_groups:
-        shown = len(device.groups)
-        yield Line(f"The largest {shown:,} of {count_of(shown + device.left_out_groups, 'line')}", "quiet")
-    rows: list[TableRow] = []
-    for row in device.groups:
-        moments: list[float | Cell | None] = [_part_of(row.end_bytes, device.end.allocated_bytes)]
-        if failed:
-            moments.insert(0, row.out_of_memory_bytes)
-        if recorded:
-            moments.insert(0, _part_of(row.peak_bytes, device.peak.allocated_bytes))
-        made = row.peak_blocks, row.allocations, row.allocated_bytes
-        rows.append((row.line, *moments, _colored(row.category), row.phase or "", row.module or "", *made))
-    heads = [*(["at the peak"] if recorded else []), *(["at the error"] if failed else []), "at the end"]
-    more = ("phase", "module", "blocks", "allocations", "allocated in all")
-    kinds = "code" + " bytes" * len(heads) + " text text text count count bytes"
-    yield table(("line", *heads, "for", *more), rows, kinds=kinds, extra=more)
+def _pool_name(pool: Pool | SegmentMap) -> str:
+    stream = f", stream {pool.stream:#x}" if pool.stream else ""
+    return f"{pool.size}{stream}{f', pool {pool.pool}' if pool.pool != '0, 0' else ''}"
 
 
 def _colored(category: str) -> Cell:

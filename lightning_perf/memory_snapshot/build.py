@@ -28,8 +28,6 @@ from lightning_perf.memory_snapshot.document import (
 from lightning_perf.memory_snapshot.free_memory import find_gaps, find_pools, map_segments
 from lightning_perf.memory_snapshot.lifetimes import Lifetimes, find_lifetimes, replay_reserved
 from lightning_perf.memory_snapshot.snapshot import (
-    ALLOCATED,
-    AWAITING_FREE,
     INACTIVE,
     NO_STACK,
     Action,
@@ -96,17 +94,12 @@ class _Device:
         own = snapshot.segments.device[blocks.segment] == device
         groups = self._groups()
         segments, left_out = map_segments(snapshot, device, lifetimes, self._category)
-
-        def total(column: Integers, *states: int) -> int:
-            return int(column[own & np.isin(blocks.state, states)].sum())
+        inactive = own & (blocks.state == INACTIVE)
 
         return DeviceMemory(
             device=device,
             reserved_bytes=int(self._reserved[-1]),
-            allocated_bytes=total(blocks.size_bytes, ALLOCATED),
-            requested_bytes=total(blocks.requested_bytes, ALLOCATED),
-            awaiting_free_bytes=total(blocks.size_bytes, AWAITING_FREE),
-            inactive_bytes=total(blocks.size_bytes, INACTIVE),
+            inactive_bytes=int(blocks.size_bytes[inactive].sum()),
             history=self._history(),
             peak=self._moment("peak", self._peak),
             end=self._moment("end", lifetimes.events),
@@ -196,17 +189,13 @@ class _Device:
         gap, free = find_gaps(self._snapshot, self._device, self._lifetimes, event, requested, stream)
         site = self._sites[events.stack[event]]
         return OutOfMemory(
-            event=event,
-            time_ns=self._time_ns(event + 1),
             requested_bytes=requested,
             device_free_bytes=int(events.address[event]),
             allocated_bytes=allocated,
-            reserved_bytes=reserved,
             cached_bytes=max(0, reserved - allocated),
             largest_free_bytes=gap,
             line=site.line,
             module=site.module,
-            phase=site.phase,
             fragmented=free >= requested > gap,
         )
 
@@ -234,14 +223,12 @@ class _Device:
             rows.append(
                 MemoryGroup(
                     line=site.line,
-                    file=site.file,
                     module=site.module,
                     phase=PHASES[phase],
                     category=CATEGORIES[category],
                     peak_bytes=peak[1][number],
                     peak_blocks=peak[0][number],
                     end_bytes=end[1][number],
-                    end_blocks=end[0][number],
                     out_of_memory_bytes=failed[number],
                     allocations=made[0][number],
                     allocated_bytes=made[1][number],

@@ -28,6 +28,9 @@ CATEGORIES = (
 )
 """Uses of memory. The long-lived ones come first, so they are at the bottom of a chart."""
 
+FREE, MIXED = "free", "mixed"
+"""Parts of a segment without use, and with several uses."""
+
 _NUMBER = {name: number for number, name in enumerate(CATEGORIES)}
 _KEPT = {FORWARD: _NUMBER["activations"], BACKWARD: _NUMBER["gradients"], OPTIMIZER: _NUMBER["optimizer_state"]}
 _STEP = "Optimizer.step"

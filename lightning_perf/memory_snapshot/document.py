@@ -87,28 +87,24 @@ class MemoryGroup(Struct, frozen=True):
     Attributes:
         line: The innermost line outside of torch and Lightning, e.g. ``model/net.py:31 forward``. Without one it is the
             innermost line of Python or the operator of autograd.
-        file: Path of the source file; empty if unknown.
         module: Class of the innermost module; None if the stack does not show it.
         phase: ``forward``, ``backward``, ``optimizer``, ``other`` or ``unknown``.
         category: The category, as for `CategoryBytes`.
         peak_bytes: Its bytes at the peak.
         peak_blocks: Its allocations alive at the peak.
         end_bytes: Its bytes at the end.
-        end_blocks: Its allocations alive at the end.
         out_of_memory_bytes: Its bytes at the last out-of-memory error; None without one.
         allocations: Its allocations in the whole history.
         allocated_bytes: Their bytes.
     """
 
     line: str
-    file: str
     module: str | None
     phase: str
     category: str
     peak_bytes: int
     peak_blocks: int
     end_bytes: int
-    end_blocks: int
     out_of_memory_bytes: int | None
     allocations: int
     allocated_bytes: int
@@ -123,7 +119,6 @@ class Pool(Struct, frozen=True):
         pool: The private memory pool, e.g. of a CUDA graph; ``0, 0`` for the common one.
         segments: Number of segments.
         reserved_bytes: Their size.
-        used_bytes: Size of the blocks in use, rounded up by the allocator.
         free_bytes: Size of the free blocks.
         largest_free_bytes: Size of the largest free block.
         releasable_bytes: Size of the segments without a block in use. ``torch.cuda.empty_cache()`` returns them.
@@ -135,7 +130,6 @@ class Pool(Struct, frozen=True):
     pool: str
     segments: int
     reserved_bytes: int
-    used_bytes: int
     free_bytes: int
     largest_free_bytes: int
     releasable_bytes: int
@@ -184,32 +178,24 @@ class OutOfMemory(Struct, frozen=True):
     """An out-of-memory error in the history.
 
     Attributes:
-        event: The number of events before it.
-        time_ns: Time since the first event; None if the events have no times.
         requested_bytes: The bytes of the allocation that failed, rounded up by the allocator.
         device_free_bytes: Memory that was free on the device.
         allocated_bytes: Bytes in use.
-        reserved_bytes: Bytes of all segments.
         cached_bytes: Reserved bytes that were not in use.
         largest_free_bytes: The largest free part of the segments that could serve the allocation, at most. Segments of
             other streams, and of the other size class, cannot serve it.
         line: The line that asked, as in `MemoryGroup`.
         module: Class of the innermost module; None if unknown.
-        phase: The phase.
         fragmented: Whether the free parts of these segments would have sufficed in one piece.
     """
 
-    event: int
-    time_ns: int | None
     requested_bytes: int
     device_free_bytes: int
     allocated_bytes: int
-    reserved_bytes: int
     cached_bytes: int
     largest_free_bytes: int
     line: str
     module: str | None
-    phase: str
     fragmented: bool
 
 
@@ -277,10 +263,6 @@ class DeviceMemory(Struct, frozen=True):
     Attributes:
         device: Its number.
         reserved_bytes: Bytes of all segments, at the end.
-        allocated_bytes: Bytes of the blocks in use, rounded up by the allocator. ``torch.cuda.memory_allocated()``
-            counts the same.
-        requested_bytes: Bytes that their allocations asked for.
-        awaiting_free_bytes: Bytes of blocks that are freed, and that another stream may still use.
         inactive_bytes: Bytes of free blocks.
         history: The extent of the history.
         peak: The moment of the most allocated bytes.
@@ -297,9 +279,6 @@ class DeviceMemory(Struct, frozen=True):
 
     device: int
     reserved_bytes: int
-    allocated_bytes: int
-    requested_bytes: int
-    awaiting_free_bytes: int
     inactive_bytes: int
     history: History
     peak: Moment
@@ -345,6 +324,9 @@ class MemoryReport(LongDocument, PageDocument, SavedDocument, frozen=True):
 
     def _page(self) -> tuple[Kind, str]:
         return "snapshot", Path(self.source).name
+
+    def _page_data(self) -> bytes:
+        return b"{}"  # the parts have all of it
 
     def _parts(self) -> Parts:
         from lightning_perf.memory_snapshot.blocks import snapshot_parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.memory_snapshot.categories import CATEGORIES
+from lightning_perf.memory_snapshot.categories import CATEGORIES, FREE, MIXED
 from lightning_perf.memory_snapshot.document import Pool, Run, SegmentMap
 from lightning_perf.memory_snapshot.lifetimes import Lifetimes
 from lightning_perf.memory_snapshot.snapshot import INACTIVE, Action, Segments, Snapshot
@@ -26,7 +26,6 @@ MOST_SEGMENTS = 40
 CELLS = 120
 """A segment with more runs is described by equal parts."""
 
-FREE, MIXED = "free", "mixed"
 _MIXED_SHARE = 0.9
 
 
@@ -49,7 +48,6 @@ def find_pools(snapshot: Snapshot, device: int) -> tuple[Pool, ...]:
                 pool=pool,
                 segments=len(rows),
                 reserved_bytes=int(segments.size_bytes[rows].sum()),
-                used_bytes=int(used[rows].sum()),
                 free_bytes=int(free[rows].sum()),
                 largest_free_bytes=int(largest[rows].max(initial=0)),
                 releasable_bytes=int(free[rows][empty].sum()),

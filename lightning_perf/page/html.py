@@ -15,8 +15,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from lightning_perf.errors import UserError
 from lightning_perf.run_files.atomic import write_named_file
 
@@ -28,7 +26,7 @@ class PageError(UserError):
 
 
 _ASSETS = resources.files("lightning_perf.page").joinpath("assets")
-_DATA = ("text/definitions.json", "text/labels.json")
+_DEFINITIONS = "text/definitions.json"
 _MAIN = "app/main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
 _STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w./-]+)" />\n')
@@ -79,14 +77,8 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     page = _STYLESHEET.sub("", _read("index.html"))
     page = page.replace("<title>lightning_perf</title>", _head(title, nonce, style))
     body = [
-        _data_block(
-            "document",
-            (
-                cut_long_tables(document_json, MOST_ROWS, MOST_ROWS) if kind in ("run", "trace") else document_json
-            ).decode(),
-            f' data-name="{html.escape(title)}" data-kind="{kind}"',
-        ),
-        *(_data_block(f"asset-{name}", _compact(_read(name))) for name in _DATA),
+        _data_block("document", document_json.decode(), f' data-name="{html.escape(title)}" data-kind="{kind}"'),
+        _data_block(f"asset-{_DEFINITIONS}", json.dumps(json.loads(_read(_DEFINITIONS)), separators=(",", ":"))),
         f'<script type="text/plain" id="modules">{_packed_modules()}</script>',
         f'<script nonce="{nonce}">{_START}</script>',
     ]
@@ -118,42 +110,6 @@ def _head(title: str, nonce: str, style: str) -> str:
 
 def _data_block(identity: str, text: str, attributes: str = "") -> str:
     return f'<script type="application/json" id="{identity}"{attributes}>{_inert(text)}</script>'
-
-
-MOST_ROWS = 10_000
-"""Maximum number of rows of a long table in the file, for all ranks together. It bounds the file's size."""
-
-FEWEST_ROWS = 20
-"""Each rank keeps as many rows, even if there are many ranks."""
-
-
-LONG_TABLES = ("operators", "kernels")
-"""Tables with a row for each distinct name, the most expensive first."""
-
-
-def cut_long_tables(document_json: bytes, all_ranks: int, one_rank: int) -> bytes:
-    """Leave out the cheapest rows of the long tables of a report beyond so many of all ranks, and of each one.
-
-    If tables were cut, the document gets another member ``truncated``: for each table the largest number of rows that a
-    rank has, e.g. ``{"kernels": 5120}``.
-    """
-    if document_json.count(b"{") <= FEWEST_ROWS:
-        return document_json
-    document = msgspec.json.decode(document_json)
-    ranks = document.get("ranks", [])
-    most = max(FEWEST_ROWS, min(one_rank, all_ranks // max(len(ranks), 1)))
-    truncated: dict[str, int] = {}
-    for rank in ranks:
-        for name in LONG_TABLES:
-            table = rank.get(name)
-            if table is not None and len(table["rows"]) > most:
-                truncated[name] = max(truncated.get(name, 0), len(table["rows"]))
-                table["rows"] = table["rows"][:most]
-    return msgspec.json.encode({**document, "truncated": truncated}) if truncated else document_json
-
-
-def _compact(json_text: str) -> str:
-    return json.dumps(json.loads(json_text), ensure_ascii=False, separators=(",", ":"))
 
 
 def _inert(json_text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.precision.amp_gain import AmpGain
@@ -26,7 +27,7 @@ from lightning_perf.errors import ReportError
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import count_of, run_name
+from lightning_perf.report.labels import CATEGORY_LABELS, GAP_LABELS, PHASE_LABELS, count_of, run_name
 from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
@@ -148,6 +149,12 @@ class PerfReport(LongDocument, PageDocument, SavedDocument, frozen=True):
 
     def _page(self) -> tuple[Kind, str]:
         return "run", run_name(self.sources)
+
+    def _page_data(self) -> bytes:
+        short = (replace(rank, operators=None, kernels=None, modules=None, call_tree=None) for rank in self.ranks)
+        document = msgspec.json.encode(replace(self, ranks=tuple(short)))  # the parts have the others
+        labels = {"categories": CATEGORY_LABELS, "gaps": GAP_LABELS, "phases": PHASE_LABELS}
+        return document[:-1] + b',"labels":' + msgspec.json.encode(labels) + b"}"
 
     def _parts(self) -> Parts:
         from lightning_perf.report.sections.page import report_parts

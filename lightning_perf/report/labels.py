@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lightning_perf.trace.description import DeviceProperties, Metadata, Processor, Settings
+from lightning_perf.trace.description import Metadata, Processor, Settings
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -132,10 +132,6 @@ def processor_text(processor: Processor) -> str:
     return text
 
 
-GFX = ((r"MI3[02]\d", "gfx942"), (r"MI35\d", "gfx950"), (r"MI2\d\d", "gfx90a"), (r"MI100", "gfx908"))
-"""Architectures by names of AMD's devices (AMD ROCm documentation, "Accelerator and GPU hardware specifications")."""
-
-
 def is_amd(metadata: Metadata) -> bool:
     """Return whether the recorded devices are AMD's."""
     return metadata.is_hip or any(re.search("AMD|Radeon|Instinct", device.name or "") for device in metadata.devices)
@@ -144,12 +140,3 @@ def is_amd(metadata: Metadata) -> bool:
 def matrix_units(metadata: Metadata) -> str:
     """Return the name of the vendor for its matrix units."""
     return "Matrix Cores (MFMA)" if is_amd(metadata) else "Tensor Cores"
-
-
-def architecture(metadata: Metadata, device: DeviceProperties) -> str | None:
-    """Return the architecture of a device; None if the recording does not show it."""
-    major, minor = device.compute_major, device.compute_minor
-    if not is_amd(metadata):
-        return None if major is None else f"compute capability {major}.{minor or 0}"
-    known = next((gfx for pattern, gfx in GFX if re.search(pattern, device.name or "")), None)
-    return known or (None if major is None else f"gfx{major}{'' if minor is None else minor}x")

@@ -44,28 +44,31 @@ def analyze_recordings(
 
     Args:
         jobs: Processes at once; by default one per processor that this process may use.
-        on_progress: Called every few seconds with a line of progress, if there are several large recordings.
+        on_progress: Called every few seconds with a line of progress, if there are several recordings.
     """
     sizes = [sum(map(_size, group)) for group in groups]
-    large = sum(size >= LARGE_BYTES for size in sizes)
-    if not large or not sys.executable or sys.platform == "win32":
-        return [analyze_recording(group, by_shape=by_shape) for group in groups]
-    from lightning_perf.workers.processors import usable_cpus
+    large = sum(size >= LARGE_BYTES for size in sizes) if sys.executable and sys.platform != "win32" else 0
+    if large:
+        from lightning_perf.workers.processors import usable_cpus
 
-    jobs = jobs or usable_cpus()
-    workers = min(large, jobs)
-    if workers > 1:
-        workers = min(workers, _fitting(groups))
-    if workers < 2:
-        return [analyze_recording(group, by_shape=by_shape, processes=jobs) for group in groups]
-    from lightning_perf.report.workers import analyze_in_workers
-
-    # The largest first, so that no core still has a large one at the end.
-    order = sorted(range(len(groups)), key=lambda number: -sizes[number])
+        jobs = jobs or usable_cpus()
+        workers = min(large, jobs, _fitting(groups))
+    else:
+        jobs = workers = 1  # small files take no longer than the start of a process
     progress = _Progress(sizes, on_progress)
-    return analyze_in_workers(
-        groups, order, workers, by_shape=by_shape, processes=jobs // workers, on_result=progress.add
-    )
+    if workers > 1:
+        from lightning_perf.report.workers import analyze_in_workers
+
+        # The largest first, so that no core still has a large one at the end.
+        order = sorted(range(len(groups)), key=lambda number: -sizes[number])
+        return analyze_in_workers(
+            groups, order, workers, by_shape=by_shape, processes=jobs // workers, on_result=progress.add
+        )
+    results = []
+    for number, group in enumerate(groups):
+        results.append(analyze_recording(group, by_shape=by_shape, processes=jobs))
+        progress.add(number)
+    return results
 
 
 class _Progress:

@@ -69,6 +69,11 @@ class EstimateOutcome(Struct, frozen=True):
     versions: Mapping[str, str] = field(default_factory=dict)
     measured_unix_s: float = 0.0
 
+    @property
+    def width(self) -> float | None:
+        """Upper end of the estimated range divided by the lower one; ``None`` without a positive lower end."""
+        return self.high_ms / self.low_ms if self.low_ms > 0 else None
+
 
 ESTIMATES: JsonLines[EstimateOutcome] = JsonLines(EstimateOutcome, "measured estimate", own_lines=True)
 

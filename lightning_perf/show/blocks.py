@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,7 +33,15 @@ Kind: TypeAlias = Literal[
 ]  # fmt: skip
 
 
-class Span(Struct, frozen=True):
+class _Plain(Struct, frozen=True, omit_defaults=True):
+    """A part of a block. Its JSON leaves out the fields that have their default."""
+
+
+class _Block(_Plain, frozen=True, tag_field="block", tag=str.lower):
+    """A block. Its JSON has the name of its kind as ``block``."""
+
+
+class Span(_Plain, frozen=True):
     """A part of a text with a style of its own, or with a link: an address, or on pages ``#`` with a state of the page.
 
     An outcome is set apart on pages.
@@ -45,7 +53,7 @@ class Span(Struct, frozen=True):
     outcome: bool = False
 
 
-class Line(Struct, frozen=True):
+class Line(_Block, frozen=True):
     """A paragraph.
 
     Attributes:
@@ -73,7 +81,7 @@ class Line(Struct, frozen=True):
         return tuple(replace(span, style=self.style) if span.style == "plain" else span for span in spans)
 
 
-class Listing(Struct, frozen=True):
+class Listing(_Block, frozen=True):
     """Lines of a list.
 
     Attributes:
@@ -86,7 +94,7 @@ class Listing(Struct, frozen=True):
     marker: str = ""
 
 
-class Heading(Struct, frozen=True):
+class Heading(_Block, frozen=True):
     """The title of the blocks that follow, with a remark and, on pages, a definition. Level 4 is a part of level 3."""
 
     text: str
@@ -100,19 +108,20 @@ class Heading(Struct, frozen=True):
         return f"{self.text}: {self.aside}" if self.aside else self.text
 
 
-class Column(Struct, frozen=True):
+class Column(_Plain, frozen=True):
     """A column of a table.
 
     Attributes:
         kind: The kind of its values: names, names in code, text, or figures of a quantity.
         definition: Its definition in docs/definitions.md, for pages.
-        extra: Whether only pages have it, on narrow screens if the reader chooses it.
+        extra: Width of a page in pixels from which it has the column unless the reader chooses otherwise; 0 if all
+            formats have it.
     """
 
     head: str
     kind: Kind = "figure"
     definition: str = ""
-    extra: bool = False
+    extra: int = 0
 
     @property
     def has_figures(self) -> bool:
@@ -120,7 +129,7 @@ class Column(Struct, frozen=True):
         return self.kind not in ("name", "code", "text")
 
 
-class Cell(Struct, frozen=True):
+class Cell(_Plain, frozen=True):
     """A cell of a table.
 
     Attributes:
@@ -144,19 +153,25 @@ class Cell(Struct, frozen=True):
     link: str = ""
 
 
-class Table(Struct, frozen=True):
+class Table(_Block, frozen=True):
     """A table.
 
     Attributes:
         columns: Its columns. The first one has names.
         rows: Rows with a cell for each column.
         definition: Definition of its title in docs/definitions.md, for pages.
+        parents: The row above each row of a tree, or `None`; empty for other tables.
+        details: Blocks that pages unfold below each row; empty if no row has any.
+        lane: The lane of the timeline in which pages can mark the names.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     title: str = ""
     definition: str = ""
+    parents: tuple[int | None, ...] = ()
+    details: tuple[tuple[Block, ...], ...] = ()
+    lane: str = ""
 
     def brief(self) -> Table:
         """Return the table without the columns that only pages have."""
@@ -165,14 +180,14 @@ class Table(Struct, frozen=True):
         return replace(self, columns=columns, rows=tuple(tuple(row[place] for place in kept) for row in self.rows))
 
 
-class Code(Struct, frozen=True):
+class Code(_Block, frozen=True):
     """Lines to copy, of Python or another language."""
 
     lines: tuple[str, ...]
     language: str = "py"
 
 
-class Chart(Struct, frozen=True):
+class Chart(_Block, frozen=True):
     """Points in order, with the level around them.
 
     Attributes:
@@ -190,7 +205,7 @@ class Chart(Struct, frozen=True):
     ends: tuple[str, str]
 
 
-class Figure(Struct, frozen=True):
+class Figure(_Plain, frozen=True):
     """A key figure, with a remark below it."""
 
     label: str
@@ -199,7 +214,7 @@ class Figure(Struct, frozen=True):
     definition: str = ""
 
 
-class Figures(Struct, frozen=True):
+class Figures(_Block, frozen=True):
     """Key figures. Those without a value are left out."""
 
     figures: tuple[Figure, ...]
@@ -215,7 +230,7 @@ class Figures(Struct, frozen=True):
         return Line(" · ".join(texts))
 
 
-class Part(Struct, frozen=True):
+class Part(_Plain, frozen=True):
     """A part of a bar, with its figure and the name of its colour."""
 
     label: str
@@ -225,7 +240,7 @@ class Part(Struct, frozen=True):
     definition: str = ""
 
 
-class Bar(Struct, frozen=True):
+class Bar(_Block, frozen=True):
     """A bar of parts of a total, by default their sum, with a legend if it has one.
 
     Attributes:
@@ -246,7 +261,7 @@ class Bar(Struct, frozen=True):
         return table(("", ""), rows, kinds="name share")
 
 
-class Plot(Struct, frozen=True):
+class Plot(_Block, frozen=True):
     """A chart of pages and pictures: traces and layout of Plotly (https://plotly.com/javascript/reference).
 
     Texts are plain, and a colour is the name of one in the style sheet, as ``--input``. An axis can have three more
@@ -266,7 +281,7 @@ class Plot(Struct, frozen=True):
     legend: tuple[tuple[str, str], ...] = ()
 
 
-class Card(Struct, frozen=True):
+class Card(_Block, frozen=True):
     """A finding or the like on a page: a title with a mark, and blocks that are folded away if there is a summary."""
 
     title: str
@@ -277,14 +292,14 @@ class Card(Struct, frozen=True):
     summary: str = ""
 
 
-class Details(Struct, frozen=True):
+class Details(_Block, frozen=True):
     """Blocks that Markdown folds away below a summary."""
 
     summary: str
     blocks: tuple[Block, ...]
 
 
-class Context(Struct, frozen=True):
+class Context(_Block, frozen=True):
     """Title and origin, for readers who did not run the command. The console leaves them out."""
 
     blocks: tuple[Block, ...]
@@ -292,6 +307,10 @@ class Context(Struct, frozen=True):
 
 EVERY_ROW = sys.maxsize
 """The number of rows for a page, which shows all rows of a long table."""
+
+WIDE = 1100
+CHOSEN = 9999
+"""Widths of a page in pixels: one with room for more columns, and one that no page has."""
 
 Block: TypeAlias = "Line | Listing | Heading | Table | Code | Chart | Details | Context | Figures | Bar | Plot | Card"
 
@@ -324,7 +343,8 @@ def table(
     """Return a table with a cell per value: a number in the format of its column, `None` as missing, text unchanged.
 
     Kinds are separated by spaces, and those beyond the last head are ignored. Without them, the first column has names,
-    and the others have figures as text. `definitions` and `extra` name columns by their heads.
+    and the others have figures as text. `definitions` and `extra` name columns by their heads. Extra columns
+    need a wide page.
 
     Example:
         >>> made = table(("phase", "time", "share"), [("forward", 1.5e6, None)], kinds="name duration share")
@@ -334,7 +354,7 @@ def table(
     names = kinds.split() or ["name", *["figure" for _ in heads[1:]]]
     defined = definitions or {}
     columns = tuple(
-        Column(head, KINDS[name], defined.get(head, ""), head in extra)
+        Column(head, KINDS[name], defined.get(head, ""), WIDE if head in extra else 0)
         for head, name in zip(heads, names, strict=False)
     )
     cells = (tuple(_cell(value, column.kind) for value, column in zip(row, columns, strict=True)) for row in rows)
@@ -345,6 +365,40 @@ def _cell(value: str | float | Cell | None, kind: Kind) -> Cell:
     if isinstance(value, Cell):
         return value
     return Cell(value) if isinstance(value, str) else Cell(FORMATS.get(kind, format_count)(value), value)
+
+
+class Field(NamedTuple):
+    """A column of `tabulate`.
+
+    Attributes:
+        value: The attribute of a row that has the value, or a function that returns it.
+        definition: As for `Column`, and so is `extra`.
+        per: Numbers are divided by this.
+        most: The number, after that, with the longest bar; 0 for none.
+    """
+
+    head: str
+    kind: Kind
+    value: str | Callable[[Any], str | float | Cell | None]
+    definition: str = ""
+    extra: int = 0
+    per: float = 1
+    most: float = 0.0
+
+    def cell(self, row: object) -> Cell:
+        """Return the cell of a row."""
+        value = getattr(row, self.value) if isinstance(self.value, str) else self.value(row)
+        if isinstance(value, (int, float)) and self.per != 1:
+            value /= self.per
+        cell = _cell(value, self.kind)
+        return replace(cell, bar=(cell.value or 0.0) / self.most) if self.most else cell
+
+
+def tabulate(rows: Iterable[object], fields: Iterable[Field], title: str = "", definition: str = "") -> Table:
+    """Return a table with a row for each object."""
+    shown = tuple(fields)
+    columns = tuple(Column(field.head, field.kind, field.definition, field.extra) for field in shown)
+    return Table(columns, tuple(tuple(field.cell(row) for field in shown) for row in rows), title, definition)
 
 
 def listing(

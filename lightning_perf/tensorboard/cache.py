@@ -39,8 +39,8 @@ GROWTH = 1.25
 MOST_DOCUMENT_BYTES = 1 << 30
 """Maximum size of all documents in the user's cache folder. Documents next to the data have no limit."""
 
-Document = Literal["report", "page", "study"]
-"""``report`` is the whole report, ``page`` the part that the page receives, ``study`` a comparison."""
+Document = Literal["report", "summary", "page", "study"]
+"""``report`` is the whole report, ``page`` the data of its page, ``study`` a comparison."""
 
 
 def key_of(run: Run, now_s: float | None = None) -> str:

@@ -8,6 +8,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -78,6 +79,15 @@ class Run(Struct, frozen=True):
     traces: tuple[StoredFile, ...]
     others: tuple[StoredFile, ...]
     study: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name, or the name of the log directory for a run right inside it, which is called ``.``."""
+        name, space, rest = self.name.partition(" ")
+        if name.rpartition("/")[2] != ".":
+            return self.name
+        folder = PurePath(self.storage.location).name or self.storage.location
+        return f"{name[:-1]}{folder}{space}{rest}"
 
     @property
     def files(self) -> tuple[StoredFile, ...]:

@@ -6,8 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,18 +29,14 @@ from lightning_perf.run_files.steps import STEPS
 from lightning_perf.run_files.user_cache import SPARE_BYTES, bound_folder
 from lightning_perf.tensorboard.cache import Document, write
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.excerpt import excerpt_report
 from lightning_perf.tensorboard.jobs import Done, Failed, Task, Working
+from lightning_perf.tensorboard.run_summaries import summarize
 from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
 
 LARGEST_REPORT_BYTES = 256 << 20
 
-LOOK_S = 0.2
-"""Interval of looks at the progress of reading."""
-
 FETCH_SHARE = 0.5
-READ_SHARE = 0.9
-"""Progress at the end of fetching remote files, and at the end of reading."""
+"""Progress at the end of fetching remote files."""
 
 
 def make_document(task: Task, on_progress: Callable[[Working], None]) -> Done | Failed:
@@ -60,12 +55,11 @@ def make_document(task: Task, on_progress: Callable[[Working], None]) -> Done | 
                 on_progress(Working(begin, "comparing"))
                 documents = {"study": page_json(make_study(folder))}
             else:
-                sizes = {str(path): file.size_bytes for path, file in zip(paths, run.files, strict=True)}
-                with _watched(sizes, lambda done: on_progress(_reading(begin, done))):
-                    traces = [folder / _below(run, file) for file in run.traces]
-                    report = make_report(folder, traces, place)
-                # The excerpt is written last: if it exists, both files do.
-                documents = {"report": msgspec.json.encode(report), "page": page_json(report, excerpt_report)}
+                on_progress(Working(begin, "analyzing"))
+                report = make_report(folder, [folder / _below(run, file) for file in run.traces], place)
+                # The page is written last: if it exists, all files do.
+                summary = msgspec.json.encode(summarize(report))
+                documents = {"report": msgspec.json.encode(report), "summary": summary, "page": page_json(report)}
         except MissingExtraError as error:
             return Failed(str(error), 500)
         except (TraceError, ReportError, CompareError) as error:
@@ -147,77 +141,6 @@ def _staged(run: Run, paths: Sequence[Path]) -> Iterator[Path]:
 def _below(run: Run, file: StoredFile) -> str:
     """Return the path of a file from the run's folder."""
     return file.path[len(run.folder) :].lstrip("/")
-
-
-def _reading(begin: float, done: float) -> Working:
-    return Working(begin + (READ_SHARE - begin) * done, "reading traces" if done < 1 else "analyzing")
-
-
-@contextmanager
-def _watched(sizes: Mapping[str, int], on_change: Callable[[float], None]) -> Iterator[None]:
-    """Report the share of the files that has been read, whenever it changes."""
-    over = threading.Event()
-    progress = ReadingProgress(sizes)
-
-    def watch() -> None:
-        reported = -1.0
-        while not over.wait(LOOK_S):
-            done = progress.look()
-            if done != reported:
-                on_change(done)
-                reported = done
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-
-
-class ReadingProgress:
-    """Follows how far this process and its children have read files, by path and size. It needs ``/proc``."""
-
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self._sizes = sizes
-        self._read = dict.fromkeys(sizes, 0)
-
-    def look(self) -> float:
-        """Return the share of the bytes that has been read, from 0 to 1. It never shrinks."""
-        for process in _with_children(os.getpid()):
-            for path, position in _positions(process):
-                if path in self._read:
-                    self._read[path] = max(self._read[path], min(position, self._sizes[path]))
-        total = sum(self._sizes.values())
-        return sum(self._read.values()) / total if total else 1.0
-
-
-def _with_children(process: int) -> Iterable[int]:
-    yield process
-    try:
-        tasks = list(Path(f"/proc/{process}/task").iterdir())
-        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return
-    for child in children:
-        yield from _with_children(child)
-
-
-def _positions(process: int) -> Iterable[tuple[str, int]]:
-    try:
-        descriptors = os.listdir(f"/proc/{process}/fd")  # noqa: PTH208
-    except OSError:
-        return
-    for descriptor in descriptors:
-        try:
-            path = os.readlink(f"/proc/{process}/fd/{descriptor}")  # noqa: PTH115  (Path is slow, and this runs often)
-            if not path.startswith("/"):
-                continue
-            information = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text()
-        except OSError:
-            continue  # closed in the meantime
-        yield path, int(information.partition("pos:")[2].split()[0])
 
 
 MOST_FETCHED_BYTES = 16 << 30

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.excerpt import TableName
 from lightning_perf.workers.channel import Message
 
 
@@ -19,19 +18,6 @@ class Task(Message, frozen=True):
     key: str
     places: tuple[str, ...]
     fetched: str
-
-
-class TableQuery(Message, frozen=True):
-    """Some rows of a long table of a report's file. The fields are the arguments of `read_rows`."""
-
-    report: str
-    rank: int
-    table: TableName
-    offset: int
-    limit: int
-    sort: str | None
-    descending: bool
-    wanted: str
 
 
 class DiffQuery(Message, frozen=True):
@@ -49,7 +35,7 @@ class Working(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """The document is in one of its folders, or the query is answered with JSON in `data`."""
+    """The document is in one of its folders, or `data` holds the comparison as JSON."""
 
     data: bytes = b""
 
@@ -72,6 +58,5 @@ class Damaged(Message, frozen=True):
     path: str
 
 
-Query: TypeAlias = TableQuery | DiffQuery
-Job: TypeAlias = Task | Query
+Job: TypeAlias = Task | DiffQuery
 Answer: TypeAlias = Working | Done | Failed | Damaged

@@ -1,8 +1,7 @@
-"""The queue of jobs: documents to make, and queries about finished reports.
+"""The queue of jobs: documents to make, and finished reports to compare. Each has a worker process of its own.
 
-Documents are made by one worker process at a time, so that training keeps the machine. While it is busy with one
-document for long, a second one makes those of small runs. Queries have a worker process of their own, because their
-readers wait. It ends when it is idle, and keeps the last report in memory until then.
+One document is made at a time, so that training keeps the machine. While one takes long, those of small runs pass it.
+Comparisons do not wait for documents, because their readers wait.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ SMALL_BYTES = 64 << 20
 MOST_KEPT = 200
 """Maximum number of answers that are remembered."""
 
-Lane: TypeAlias = Literal["runs", "small runs", "queries"]
-"""The jobs of one worker process."""
+Lane: TypeAlias = Literal["runs", "small runs", "comparisons"]
+"""Jobs that are done one after another."""
 
 
 @dataclass(eq=False)
@@ -46,10 +45,9 @@ class Queue:
     """Does jobs in worker processes, each one once however often it is asked for.
 
     Args:
-        busy_s: After this time with one document, the first worker process does not hold up small runs any more.
+        busy_s: After this time with one document, it does not hold up small runs any more.
         abandoned_s: A job is not started, and its worker process is stopped, if nobody has asked for it within this
             time. Browsers let a hidden page ask only once per minute.
-        idle_s: The worker process of queries ends after this time without one.
         stalled_s: A worker process without progress for this time is stopped.
     """
 
@@ -61,15 +59,14 @@ class Queue:
         wait_s: float = 2.0,
         abandoned_s: float = 180.0,
         retry_s: float = 30.0,
-        idle_s: float = 60.0,
         stalled_s: float = 900.0,
     ) -> None:
         self._target = target
         self.busy_s, self.wait_s, self.abandoned_s = busy_s, wait_s, abandoned_s
-        self.retry_s, self.idle_s, self.stalled_s = retry_s, idle_s, stalled_s
+        self.retry_s, self.stalled_s = retry_s, stalled_s
         self.lanes: dict[Lane, float] = {}  # time when the current job of each began
         self._entries: dict[Hashable, _Entry] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def ask(self, job: Job) -> Answer:
         """Request a job, or return the progress or the answer of an earlier request.
@@ -77,7 +74,7 @@ class Queue:
         A document that failed is tried again with other files, or after a while if the reason may pass.
         """
         now = time.monotonic()
-        with self._changed:
+        with self._lock:
             self._drop_expired(now)
             entry = self._entries.get(_identity(job)) or self._add(job, now)
             entry.asked_s = now
@@ -85,10 +82,9 @@ class Queue:
             if lane is not None:
                 self.lanes[lane] = now
                 threading.Thread(target=self._work, args=(lane,), name=f"lightning_perf {lane}", daemon=True).start()
-            self._changed.notify_all()
         if not isinstance(job, Task):
             entry.ended.wait(self.wait_s)
-        with self._changed:
+        with self._lock:
             remembered = isinstance(job, Task) and isinstance(entry.answer, Failed)
             if entry.ended_s is not None and not remembered:
                 self._forget(entry)
@@ -96,7 +92,7 @@ class Queue:
 
     def forget(self, task: Task) -> None:
         """Forget a finished task, so that the next request makes its document again."""
-        with self._changed:
+        with self._lock:
             entry = self._entries.get(_identity(task))
             if entry is not None and isinstance(entry.answer, Done):
                 self._forget(entry)
@@ -108,7 +104,7 @@ class Queue:
                     self._forget(other)
             message = "waiting for another analysis to finish" if "runs" in self.lanes else "starting"
         else:
-            message = "reading the report"
+            message = "reading the reports"
         entry = self._entries[_identity(job)] = _Entry(job, now, Working(0.0, message))
         return entry
 
@@ -131,65 +127,51 @@ class Queue:
                 self._forget(entry)
 
     def _idle_lane(self, job: Job, now: float) -> Lane | None:
-        """Return the worker process to start for a job that waits, or None if it has to wait for one."""
+        """Return the lane to start for a job that waits, or None if it has to wait."""
         if not isinstance(job, Task):
-            return None if "queries" in self.lanes else "queries"
+            return None if "comparisons" in self.lanes else "comparisons"
         if "runs" not in self.lanes:
             return "runs"
         passes = _fits(job, "small runs") and now - self.lanes["runs"] > self.busy_s
         return "small runs" if passes and "small runs" not in self.lanes else None
 
-    def _next(self, lane: Lane) -> _Entry | None:
-        """Return the oldest job of a lane that waits, or None if no job comes for a while."""
-        end = time.monotonic() + (self.idle_s if lane == "queries" else 0.0)
-        with self._changed:
-            while True:
-                now = time.monotonic()
-                self._drop_expired(now)
-                for entry in self._entries.values():
-                    if not entry.begun and _fits(entry.job, lane):
-                        entry.begun = True
-                        self.lanes[lane] = now
-                        return entry
-                if now >= end:
-                    del self.lanes[lane]
-                    return None
-                self._changed.wait(end - now)
-
     def _work(self, lane: Lane) -> None:
-        worker: WorkerProcess | None = None
         while (entry := self._next(lane)) is not None:
-            noun = "query" if lane == "queries" else "analysis"
-            answer: Answer | None = None
-            if worker is not None and worker.exit_code is not None:
-                worker.kill()
-                worker = None
-            try:
-                if worker is None:
-                    # Not in the log directory: before Python 3.11, modules would be imported from there.
-                    worker = WorkerProcess(self._target, entry.job, folder="/", environment=ENVIRONMENT)
-                else:
-                    worker.send(entry.job)
-                answer = self._receive(worker, entry)
-            except WorkerUnwantedError:
-                pass  # the next request starts again
-            except WorkerError as error:
-                answer = Failed(f"The {noun} failed: {error}. If it does so again, please report it.", 500)
-            except Exception as error:
-                answer = Failed(f"The {noun} cannot be started ({type(error).__name__}: {error}).", 500)
-            failed = answer is None or (isinstance(answer, Failed) and answer.may_pass)
-            if worker is not None and (failed or lane != "queries"):
-                worker.close()
-                worker = None
-            with self._changed:
+            answer = self._do(entry)
+            with self._lock:
                 entry.ended_s = time.monotonic()
                 if answer is None:
                     self._forget(entry)
                 else:
                     entry.answer = answer
             entry.ended.set()
-        if worker is not None:
-            worker.close()
+
+    def _next(self, lane: Lane) -> _Entry | None:
+        """Return the oldest job of a lane that waits, or None."""
+        now = time.monotonic()
+        with self._lock:
+            self._drop_expired(now)
+            for entry in self._entries.values():
+                if not entry.begun and _fits(entry.job, lane):
+                    entry.begun = True
+                    self.lanes[lane] = now
+                    return entry
+            del self.lanes[lane]
+            return None
+
+    def _do(self, entry: _Entry) -> Answer | None:
+        """Do a job in a worker process; return None if nobody asks for it any more. The next request starts again."""
+        noun = "analysis" if isinstance(entry.job, Task) else "comparison"
+        try:
+            # Not in the log directory: before Python 3.11, modules would be imported from there.
+            with WorkerProcess(self._target, entry.job, folder="/", environment=ENVIRONMENT) as worker:
+                return self._receive(worker, entry)
+        except WorkerUnwantedError:
+            return None
+        except WorkerError as error:
+            return Failed(f"The {noun} failed: {error}. If it does so again, please report it.", 500)
+        except Exception as error:
+            return Failed(f"The {noun} cannot be started ({type(error).__name__}: {error}).", 500)
 
     def _receive(self, worker: WorkerProcess, entry: _Entry) -> Answer:
         """Wait for the answer of a worker process, and keep its progress."""
@@ -220,6 +202,6 @@ def _identity(job: Job) -> Hashable:
 
 def _fits(job: Job, lane: Lane) -> bool:
     if not isinstance(job, Task):
-        return lane == "queries"
+        return lane == "comparisons"
     size_bytes = sum(file.size_bytes for file in job.run.files)
     return lane == "runs" or (lane == "small runs" and size_bytes <= SMALL_BYTES)

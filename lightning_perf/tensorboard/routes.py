@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,7 @@ from lightning_perf.page.html import plotly_file
 from lightning_perf.project import install_command
 from lightning_perf.tensorboard.cache import Document, find, is_intact, key_of, make_task
 from lightning_perf.tensorboard.discovery import Run, Scanner
-from lightning_perf.tensorboard.excerpt import TABLES
-from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Query, TableQuery, Working
+from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Working
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.responses import (
     CHARTS,
@@ -31,7 +30,7 @@ from lightning_perf.tensorboard.responses import (
     perfetto_assets,
     perfetto_policy,
 )
-from lightning_perf.tensorboard.run_summaries import RunSummaries, title_of
+from lightning_perf.tensorboard.run_summaries import RunSummaries
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.view import Resource
 
@@ -47,7 +46,6 @@ WAIT_S = 20.0
 """How long a request waits for the table of runs. Remote folders may be slow."""
 
 LARGEST_TRADEOFF_BYTES = 16 << 20
-MOST_TABLE_ROWS = 1000
 
 MOST_DAMAGED = 4
 """A request finds at most this many damaged documents: one in each folder of the cache, and a new one."""
@@ -71,7 +69,6 @@ class Routes:
             "/trace": self.trace,
             "/data/runs": self.runs,
             "/data/report": self.report,
-            "/data/table": self.table,
             "/data/diff": self.diff,
             "/data/study": self.study,
             "/data/tradeoff": self.tradeoff,
@@ -118,11 +115,10 @@ class Routes:
         table = self._scanner.table(WAIT_S)
         if table is None:
             return answer_json(request, {"runs": [], "notes": ["Still looking for runs …"]})
-        self._summaries.begin_listing()
         rows = [
             {
                 "name": run.name,
-                "title": title_of(run),
+                "title": run.title,
                 "kind": run.kind,
                 "updated_s": run.updated_s,
                 "files": len(run.traces),
@@ -167,37 +163,16 @@ class Routes:
             raise RefusalError(422, f"{file.path} cannot be shown: {error}.") from error
         return answer_data(request, page_json(tradeoff), "application/json")
 
-    def table(self, request: Request) -> Response:
-        """Answer with some rows of a long table."""
-        run = self._run(request, "run", "run", "trace")
-        arguments = request.args
-        name = next((name for name in TABLES if name == arguments.get("table")), None)
-        if name is None:
-            raise RefusalError(400, f'The argument "table" must be {" or ".join(TABLES)}.')
-        rank, offset = _number(request, "rank", 0), _number(request, "offset", 0)
-        limit = min(_number(request, "limit", 100), MOST_TABLE_ROWS)
-        descending = bool(_number(request, "descending", 1))
-
-        def query(report: str) -> TableQuery:
-            sort, wanted = arguments.get("sort") or None, arguments.get("filter", "")
-            return TableQuery(report, rank, name, offset, limit, sort, descending, wanted)
-
-        return self._query(request, [run], query)
-
     def diff(self, request: Request) -> Response:
         """Answer with the changes from one run to another."""
         runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
-        return self._query(request, runs, DiffQuery)
-
-    def _query(self, request: Request, runs: Sequence[Run], query: Callable[..., Query]) -> Response:
-        """Answer a query about the reports of some runs. A worker process reads them, not this one."""
         for _ in range(MOST_DAMAGED):
             made = [self._make(run, "report") for run in runs]
             working = [state for state in made if isinstance(state, Working)]
             if working:
                 done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
                 return _progress(request, Working(done, working[0].message))
-            answer = self._queue.ask(query(*map(str, made)))
+            answer = self._queue.ask(DiffQuery(*map(str, made)))
             if isinstance(answer, Working):
                 return _progress(request, answer)
             if isinstance(answer, Done):

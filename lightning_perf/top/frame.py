@@ -98,15 +98,15 @@ def _ranks(ranks: Sequence[RankState], *, running: bool) -> Iterator[RenderableT
     for head in ("rank", *heads, "written"):
         grid.add_column(head, justify="right", no_wrap=True)
     for rank in shown:
-        slow = rank.step_ns >= SLOWER * rank.usual_ns
+        slow = rank.step_ns >= SLOWER * rank.usual.p50_ns
         cells = [
             Text(str(rank.rank)),
             Text(str(rank.steps)),
             Text(format_duration(rank.step_ns), style="yellow" if slow else ""),
-            Text(format_duration(rank.usual_ns)),
+            Text(format_duration(rank.usual.p50_ns)),
             Text(format_share(rank.data_wait_share)),
             Text(format_count(rank.samples_per_second)),
-            Text(str(rank.slow_steps)),
+            Text(str(rank.usual.outlier_steps)),
         ]
         if scaled:
             cells += [Text(format_count(rank.loss_scale)), Text(str(rank.skipped_steps))]
@@ -131,7 +131,7 @@ def _latest(rank: RankState, *, several: bool) -> Iterator[RenderableType]:
 
 
 def _slow_steps(ranks: Sequence[RankState]) -> Iterator[RenderableType]:
-    found = [(sample, rank) for rank in ranks for sample in rank.slowest]
+    found = [(sample, rank) for rank in ranks for sample in rank.usual.outliers]
     if not found:
         return
     yield Text()
@@ -139,5 +139,5 @@ def _slow_steps(ranks: Sequence[RankState]) -> Iterator[RenderableType]:
     for sample, rank in sorted(found, key=lambda pair: -pair[0].step_ns)[:MAX_SLOW_STEPS]:
         waited = f", waits {format_duration(sample.data_wait_ns)} for data" if sample.data_wait_ns else ""
         of = f" of rank {rank.rank}" if len(ranks) > 1 else ""
-        ratio = format_ratio(sample.step_ns / rank.usual_ns) if rank.usual_ns else ""
+        ratio = format_ratio(sample.step_ns / rank.usual.p50_ns) if rank.usual.p50_ns else ""
         yield Text(f"  step {sample.step}{of}: {format_duration(sample.step_ns)}, {ratio} the usual{waited}")

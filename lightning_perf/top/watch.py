@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from lightning_perf.run_files.hangs import HangReport, open_hangs
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, ScaleEvent
 from lightning_perf.run_files.run_folder import RankMarkers
 from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, EpochEnded, RunEnded
-from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples, StepsTail
+from lightning_perf.run_files.steps import STEPS, StepsTail
 
 LATEST_STEPS = 50
 """Steps behind the figures of the moment. The callback writes at least that often."""
@@ -33,22 +34,18 @@ class RankState(Struct, frozen=True):
 
     Attributes:
         step_ns: Median time of the latest steps.
-        usual_ns: Median time of the steps behind `slow_steps`.
+        usual: Times of the last 5,000 steps, with their slow outliers.
         data_wait_share: Share of the latest steps' time spent waiting for batches, 0 to 1.
         samples_per_second: Samples per second in the latest steps; None if they are not counted.
-        slow_steps: Slow outliers among the last 5,000 steps.
-        slowest: The longest of them, longest first.
         age_s: Time since the last write.
     """
 
     rank: int
     steps: int
     step_ns: float
-    usual_ns: float
+    usual: StepTimes
     data_wait_share: float
     samples_per_second: float | None
-    slow_steps: int
-    slowest: tuple[StepSample, ...]
     loss_scale: float | None
     skipped_steps: int
     captures: int
@@ -104,15 +101,14 @@ class RunWatch:
             if state is not None:
                 states.append(state)
         epoch, ended = None, None
-        record = self._folder / RECORD_NAME
-        if record.exists():
-            try:
-                for line in RUN_RECORD.iterate(record):
-                    epoch = line if isinstance(line, EpochEnded) else epoch
-                    ended = line if isinstance(line, RunEnded) else ended
-            except TraceError as error:
-                problems.append(str(error))
         hangs: tuple[HangReport, ...] = ()
+        record = self._folder / RECORD_NAME
+        try:
+            for line in RUN_RECORD.iterate(record) if record.exists() else ():
+                epoch = line if isinstance(line, EpochEnded) else epoch
+                ended = line if isinstance(line, RunEnded) else ended
+        except TraceError as error:
+            problems.append(str(error))
         try:
             hangs = open_hangs(self._folder)
         except TraceError as error:
@@ -140,8 +136,10 @@ class _RankLogs:
             return None
         self._read_scale()
         captures = len(CAPTURES.read(self._captures_path)) if self._captures_path.exists() else 0
-        latest = _latest(samples)
-        times = _usual(samples, whole=self._tail.count == len(samples))
+        latest = samples[-LATEST_STEPS:]
+        if not latest.profiled.all():
+            latest = latest[~latest.profiled]  # the profiler slows a step down
+        whole = self._tail.count == len(samples)
         wall_ns = int(latest.step_ns.sum())
         counted = latest.samples >= 0
         counted_ns = int(latest.step_ns[counted].sum())
@@ -149,11 +147,9 @@ class _RankLogs:
             rank=self._rank,
             steps=self._tail.count,
             step_ns=float(np.median(latest.step_ns)),
-            usual_ns=times.p50_ns,
+            usual=summarize_step_times(samples) if whole else summarize_step_times(samples, warmup_steps=0),
             data_wait_share=float(latest.data_wait_ns.sum()) / wall_ns if wall_ns else 0.0,
             samples_per_second=int(latest.samples[counted].sum()) / counted_ns * 1e9 if counted_ns else None,
-            slow_steps=times.outlier_steps,
-            slowest=times.outliers,
             loss_scale=self._scale.scale if self._scale is not None else None,
             skipped_steps=self._skipped,
             captures=captures,
@@ -169,25 +165,11 @@ class _RankLogs:
         self._scale = events[-1] if events else self._scale
 
 
-def _latest(samples: StepSamples) -> StepSamples:
-    """Return the latest steps, without those that the profiler slowed down unless it did so to all of them."""
-    latest = samples[-LATEST_STEPS:]
-    return latest if latest.profiled.all() else latest[~latest.profiled]
-
-
-def _usual(samples: StepSamples, *, whole: bool) -> StepTimes:
-    return summarize_step_times(samples) if whole else summarize_step_times(samples, warmup_steps=0)
-
-
 def find_newest_log(folder: Path) -> Path | None:
     """Find the run below a folder with the step times that were written last."""
-    newest: tuple[float, Path] | None = None
+    found = []
     for path in (*folder.rglob("steps.rank*.jsonl"), *folder.rglob("hang.rank*.jsonl")):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts):
-            continue
-        try:
-            found = (path.stat().st_mtime, path.parent)
-        except OSError:  # removed in the meantime
-            continue
-        newest = found if newest is None else max(newest, found)
-    return newest[1] if newest is not None else None
+        with suppress(OSError):  # removed in the meantime
+            if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+                found.append((path.stat().st_mtime, path.parent))
+    return max(found)[1] if found else None

@@ -172,7 +172,7 @@ _TABLES = ("operators", "annotations", "python", "runtime", "device", "memory", 
 class AssemblyPart(msgspec.Struct):
     """The rows of some successive pieces, from another process."""
 
-    tables: dict[str, dict[str, bytes]]
+    tables: dict[str, tuple[int, dict[str, bytes]]]
     lists: dict[str, list[Any]]
     thread_names: list[tuple[str, str, str]]
     collectives: list[tuple[int, list[bytes]]]
@@ -278,7 +278,7 @@ class Assembly:
     def part(self) -> AssemblyPart:
         """Return everything that was collected, for `extend` in another process."""
         return AssemblyPart(
-            tables={name: getattr(self, name).encoded() for name in _TABLES if len(getattr(self, name))},
+            tables={name: (len(rows), rows.encoded()) for name in _TABLES if len(rows := getattr(self, name))},
             lists={name: list(getattr(self, name).strings()) for name in sorted(set(_CODED.values()))},
             thread_names=self.threads.names(),
             collectives=self.collectives,
@@ -292,8 +292,8 @@ class Assembly:
         first_row = len(self.device)
         codes = {name: np.array(getattr(self, name).codes(found), np.int32) for name, found in part.lists.items()}
         of_column = {column: codes[name] for column, name in _CODED.items()}
-        for name, columns in part.tables.items():
-            getattr(self, name).extend(columns, of_column)
+        for name, (rows, columns) in part.tables.items():
+            getattr(self, name).extend(rows, columns, of_column)
         for named in part.thread_names:
             self.threads.name(*named)
         self.collectives += [(first_row + row, args) for row, args in part.collectives]

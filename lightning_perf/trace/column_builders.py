@@ -60,6 +60,45 @@ _LIMITS = {"i": 2**31, "q": 2**63}
 _TIMES, _DURATIONS = "times", "durations"
 
 
+class Column:
+    """The numbers of a column. As long as all are equal, one of them stands for all rows.
+
+    Most recordings lack the facts of a few columns, such as shapes. Those of all rows would be a third of the memory.
+    """
+
+    def __init__(self, code: str) -> None:
+        self.numbers: array[Any] = array(code)
+        self.rows = 0
+        self._first: Any = None
+
+    def add(self, values: list[Any]) -> None:
+        """Add numbers. If one of them does not fit, nothing is added."""
+        if len(self.numbers) < 2:
+            if not self.rows and values:
+                self.numbers, self._first = array(self.numbers.typecode, values[:1]), values[0]
+            if values.count(self._first) == len(values):
+                self.rows += len(values)
+                return
+            self.numbers *= self.rows
+        self.numbers.fromlist(values)
+        self.rows += len(values)
+
+    def extend(self, numbers: array[Any], rows: int) -> None:
+        """Add the rows of another column, by its numbers."""
+        if not self.rows:
+            self.numbers, self._first = numbers, numbers[0]
+        elif len(numbers) > 1 or len(self.numbers) > 1 or numbers.tobytes() != self.numbers.tobytes():
+            if len(self.numbers) == 1:
+                self.numbers *= self.rows
+            self.numbers += numbers if len(numbers) == rows else numbers * rows
+        self.rows += rows
+
+    def array(self) -> NDArray[Any]:
+        """Return the numbers without a copy. Those that stand for all rows cannot be written."""
+        numbers = np.asarray(self.numbers)
+        return numbers if len(numbers) == self.rows else np.broadcast_to(numbers, self.rows)
+
+
 class Rows:
     """The columns of one kind of event.
 
@@ -69,68 +108,60 @@ class Rows:
 
     def __init__(self, exact: bool, **columns: str) -> None:
         self._exact = exact
-        self.times: array[Any] = array("q" if exact else "d")
-        self.durations: array[Any] = array("q" if exact else "d")
-        self.columns: dict[str, array[Any]] = {name: array(code) for name, code in columns.items()}
+        times = "q" if exact else "d"
+        self.columns = {name: Column(code) for name, code in {_TIMES: times, _DURATIONS: times, **columns}.items()}
 
     def __len__(self) -> int:
-        return len(self.times)
+        return self.columns[_TIMES].rows
 
     def add_times(self, times: list[Any], durations: list[Any]) -> None:
         """Add microseconds. None, and values that are no time of 64 bits, are kept as unreadable."""
-        for column, values in ((self.times, times), (self.durations, durations)):
+        for name, values in ((_TIMES, times), (_DURATIONS, durations)):
             if self._exact:
-                column.extend([UNREADABLE_NS if value is None else decimal_ns(value) for value in values])
-                continue
-            try:
-                column.fromlist(values)
-            except _NOT_IN_64_BITS:
-                column.extend([_float(value) for value in values])
+                self.add_codes(name, [UNREADABLE_NS if value is None else decimal_ns(value) for value in values])
+            else:
+                self.add_floats(name, values)
 
     def add_codes(self, column: str, codes: list[int]) -> None:
         """Add numbers that are known to fit."""
-        self.columns[column].fromlist(codes)
+        self.columns[column].add(codes)
 
     def add_integers(self, column: str, values: list[Any], default: int) -> None:
         """Add numbers from the file. Text of digits counts, anything else becomes the default."""
         target = self.columns[column]
         try:
-            target.fromlist(values)
+            target.add(values)
         except _NOT_IN_64_BITS:
-            limit = _LIMITS[target.typecode]
+            limit = _LIMITS[target.numbers.typecode]
             clean = [_integer(value, default) for value in values]
-            target.extend([value if -limit <= value < limit else default for value in clean])
+            target.add([value if -limit <= value < limit else default for value in clean])
 
     def add_floats(self, column: str, values: list[Any]) -> None:
         """Add numbers from the file. Anything else becomes nan."""
-        target = self.columns[column]
         try:
-            target.fromlist(values)
+            self.columns[column].add(values)
         except _NOT_IN_64_BITS:
-            target.extend([_float(value) for value in values])
+            self.columns[column].add([_float(value) for value in values])
 
     def encoded(self) -> dict[str, bytes]:
         """Return all columns as bytes, for `extend` in another process."""
-        columns = {_TIMES: self.times, _DURATIONS: self.durations, **self.columns}
-        return {name: column.tobytes() for name, column in columns.items()}
+        return {name: column.numbers.tobytes() for name, column in self.columns.items()}
 
-    def extend(self, encoded: dict[str, bytes], codes: dict[str, NDArray[np.int32]]) -> None:
+    def extend(self, rows: int, encoded: dict[str, bytes], codes: dict[str, NDArray[np.int32]]) -> None:
         """Add the rows of another process. `codes` has the new code of each old one, for columns of codes."""
-        self.times.frombytes(encoded[_TIMES])
-        self.durations.frombytes(encoded[_DURATIONS])
         for name, column in self.columns.items():
             data = encoded[name]
-            column.frombytes(codes[name][np.frombuffer(data, np.int32)].tobytes() if name in codes else data)
+            numbers = array(column.numbers.typecode)
+            numbers.frombytes(codes[name][np.frombuffer(data, np.int32)].tobytes() if name in codes else data)
+            column.extend(numbers, rows)
 
     def take_times(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the finished times and durations without a copy. The table has no rows any more."""
-        taken = np.asarray(self.times), np.asarray(self.durations)
-        self.times, self.durations = array("d"), array("d")
-        return taken
+        """Return the finished times and durations, without a copy."""
+        return self.take(_TIMES), self.take(_DURATIONS)
 
     def take(self, column: str) -> NDArray[Any]:
         """Return a finished column as a NumPy array, without a copy."""
-        return np.asarray(self.columns.pop(column))
+        return self.columns.pop(column).array()
 
 
 def _float(value: Any) -> float:

@@ -34,6 +34,7 @@ from lightning_perf.run_files.user_cache import (
     is_own_folder,
 )
 from lightning_perf.trace.bytestream import GZIP, crc32
+from lightning_perf.trace.columns import MAPPINGS, release_columns
 from lightning_perf.trace.trace import Trace
 
 LARGE_BYTES = 64 << 20
@@ -110,11 +111,11 @@ def load(entry: Entry) -> Trace | None:
         return None
     try:
         with entry.path.open("rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # as writable as columns that were decoded
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except _FAULTS:
         return None
     try:
-        trace = _decoded(memoryview(content))
+        trace = _decoded(mapping)
         with suppress(OSError):
             os.utime(entry.path)
     except _FAULTS:
@@ -148,10 +149,11 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 
 class _Column(msgspec.Struct, array_like=True):
-    """Where a column is, from the end of the description on."""
+    """Where a column is, from the end of the description on. One stored number may stand for all rows."""
 
     dtype: str
     begin: int
+    stored: int
     rows: int
     checksum: int
 
@@ -165,8 +167,9 @@ def _encoded(trace: Trace) -> list[memoryview]:
         nonlocal size
         if not isinstance(value, np.ndarray) or value.ndim != 1:
             raise TypeError(f"not a column: {type(value)}")
-        data = np.ascontiguousarray(value).view(np.uint8).data
-        described = _Column(value.dtype.str, size, len(value), crc32(data))
+        stored = np.ascontiguousarray(value if value.strides[0] else value[:1])
+        data = stored.view(np.uint8).data
+        described = _Column(value.dtype.str, size, len(stored), len(value), crc32(data))
         columns.extend((data, memoryview(bytes(-len(data) % _ALIGNED_BYTES))))
         size += len(data) + len(columns[-1])
         return described
@@ -177,8 +180,11 @@ def _encoded(trace: Trace) -> list[memoryview]:
     return [memoryview(head), memoryview(header), *columns]
 
 
-def _decoded(content: memoryview) -> Trace:
+def _decoded(mapping: mmap.mmap) -> Trace:
     """Return the trace of an entry. Raise one of `_FAULTS` if a part is missing or damaged."""
+    content = memoryview(mapping)
+    if hasattr(mapping, "madvise"):  # not on Windows
+        MAPPINGS.add(mapping)
     begin = _HEAD_BYTES + int.from_bytes(content[_HEAD_BYTES - 8 : _HEAD_BYTES], "little")
     header = content[_HEAD_BYTES:begin]
     if content[: _HEAD_BYTES - 8] != _MARK + hashlib.sha256(header).digest():
@@ -187,9 +193,11 @@ def _decoded(content: memoryview) -> Trace:
     def column(_: type, value: Any) -> NDArray[Any]:
         described = msgspec.convert(value, _Column)
         dtype, at = np.dtype(described.dtype), begin + described.begin
-        data = content[at : at + described.rows * dtype.itemsize]
+        data = content[at : at + described.stored * dtype.itemsize]
         if crc32(data) != described.checksum:
             raise ValueError("damaged")
-        return np.frombuffer(data, dtype) if len(data) else np.empty(0, dtype)
+        release_columns()  # an analysis reads only some of them again
+        numbers = np.frombuffer(data, dtype) if len(data) else np.empty(0, dtype)
+        return numbers if described.stored == described.rows else np.broadcast_to(numbers, described.rows)
 
     return msgspec.json.decode(header, type=Trace, dec_hook=column)

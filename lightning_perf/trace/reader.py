@@ -63,6 +63,7 @@ def read_trace(path: str | os.PathLike[str], *, processes: int = 1) -> Trace:
         trace = _decoded(path, processes)
         if entry is not None:
             store(entry, trace)
+            trace = load(entry) or trace  # the system can drop columns of a file from memory when it is short
     return trace
 
 

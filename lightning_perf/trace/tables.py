@@ -79,12 +79,17 @@ def _sorted(rows: Rows, base_time_ns: int) -> tuple[_Columns, NDArray[np.int64],
     columns["end_ns"] += base_time_ns
     for name in list(rows.columns):
         column = rows.take(name)
-        columns[name] = column if rows_in_order is None else column[rows_in_order]
+        columns[name] = column if rows_in_order is None else _at(column, rows_in_order)
     return columns, np.arange(number) if rows_in_order is None else rows_in_order, left_out
 
 
+def _at(column: NDArray[Any], rows: Int64Array) -> NDArray[Any]:
+    """Return the values at some rows. One value that stands for all rows remains one."""
+    return column[rows] if column.strides[0] else np.broadcast_to(column[:1], len(rows))
+
+
 def _ns(values: NDArray[Any]) -> Int64Array:
-    return nanoseconds(values) if values.dtype == np.float64 else values
+    return nanoseconds(values) if values.dtype == np.float64 else np.ascontiguousarray(values)
 
 
 def _without_annotations(names: Names, columns: _Columns) -> tuple[_Columns, _Columns]:
@@ -180,7 +185,8 @@ def _samples(columns: _Columns) -> _Columns:
     columns["time_ns"] = columns.pop("start_ns")
     del columns["end_ns"]
     if "device_type" in columns:
-        columns["device_type"][columns["device_type"] == _DEVICE_TYPE_HIP] = _DEVICE_TYPE_CUDA
+        kinds = columns["device_type"]
+        columns["device_type"] = np.where(kinds == _DEVICE_TYPE_HIP, _DEVICE_TYPE_CUDA, kinds)
     narrow = columns.keys() & {"device_type", "device"}
     return columns | {name: _narrowed(columns[name], np.int16) for name in narrow}
 

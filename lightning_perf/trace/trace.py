@@ -57,7 +57,7 @@ class FileClock(Struct, frozen=True):
 
 
 class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
-    """One rank's recording as columns.
+    """One rank's recording as columns. Copy a column before you write to it: it may be read-only.
 
     Attributes:
         sources: The file or files it was read from.

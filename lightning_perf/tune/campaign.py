@@ -7,7 +7,7 @@ import shlex
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -28,10 +28,11 @@ from lightning_perf.tune.levers.lever import Lever, Setting
 from lightning_perf.tune.levers.loader import Workers
 from lightning_perf.tune.levers.registry import LEVERS, find_lever, find_levers
 from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss, loss_of
-from lightning_perf.tune.messages import Order, Scouted, Site, TrainingSource
+from lightning_perf.tune.messages import Arguments, Order, Scouted, Site, TrainingSource
 from lightning_perf.tune.pairs import Pair, Pairs, start_worker
-from lightning_perf.tune.patch import Patch, make_patch
+from lightning_perf.tune.patch import Patch, find_patch
 from lightning_perf.tune.progress import Progress
+from lightning_perf.tune.project_copy import run_in_copy
 from lightning_perf.tune.result import NO_TIME, SCHEMA_VERSION, Losses, Outcome, Trial, TuneResult, describe_ratio
 from lightning_perf.tune.settings import Budget, TuneSettings
 from lightning_perf.units import describe_left
@@ -39,6 +40,9 @@ from lightning_perf.workers.script import Script
 
 CONFIRMING_PAIRS = 2
 """Pairs of fresh processes that a lever has to pass after its first one, before it is kept."""
+
+LEAST_CHECK_S = 60.0
+"""Time for the check of a patch in a copy of the project, also if the budget is spent."""
 
 CERTAIN_LOSS = 0.10
 """A lever with a probed loss of at least this share of the step, at both ends of its range, is not tried."""
@@ -138,7 +142,20 @@ class _Campaign:
     def _patch(self, scouted: Scouted, sources: dict[str, bytes]) -> Patch:
         if not isinstance(self._source, Script):
             return Patch("", ())
-        return make_patch(self._kept_settings(scouted), scouted.sites, sources, self._source.root)
+        until_s = time.monotonic() + max(self._budget.left_s(), LEAST_CHECK_S)
+
+        def run(texts: Mapping[str, bytes]) -> Arguments | None:
+            left_s = until_s - time.monotonic()
+            if self._interrupted or left_s <= 0:
+                return None
+            self._progress.doing("checking the patch in a copy of the project")
+            try:
+                with trial_errors():
+                    return run_in_copy(self._order_for((), 0), texts, left_s)
+            except (TrialError, OSError, KeyboardInterrupt):
+                return None
+
+        return find_patch(self._kept_settings(scouted), scouted, sources, self._source.root, run)
 
     def _scout(self) -> Scouted:
         self._progress.say("Looking at the training, and profiling a few steps …", "profiling a few steps")
@@ -339,9 +356,9 @@ class _Campaign:
 
 
 def _read(scouted: Scouted) -> dict[str, bytes]:
-    """Return the text of the files with calls that may change, as the trials saw it."""
-    sites = (site for found in scouted.sites.values() for site in found if isinstance(site, Site))
-    return {site.path: Path(site.path).read_bytes() for site in sites}
+    """Return the text of the files that may change, as the trials saw it."""
+    sites = {site.path for found in scouted.sites.values() for site in found if isinstance(site, Site)}
+    return {path: Path(path).read_bytes() for path in sorted(sites.union(scouted.files))}
 
 
 def _versions() -> dict[str, str]:

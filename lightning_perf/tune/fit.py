@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
@@ -51,7 +52,6 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
     """Train, until a callback stops it."""
     given = {name: value for name, value in training.trainer.items() if name not in _LEFT_OUT}
     theirs = given.pop("callbacks", None) or []
-    theirs = theirs if isinstance(theirs, (list, tuple)) else [theirs]
     kind = trainer_class(training.module)
     package = kind.__module__.partition(".trainer")[0]
     trainer = kind(
@@ -102,7 +102,7 @@ class _LenientSchedules(LightningCallback):
 
 
 def _fitting(callbacks: Any) -> list[Any]:
-    given = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+    given = callbacks if isinstance(callbacks, Sequence) else [callbacks]  # Hydra's lists are of its own class
     kept = [one for one in given if not _CALLBACKS_LEFT_OUT & {base.__name__ for base in type(one).__mro__}]
     # The precision that PerfCallback sets is part of the training; its observation is not.
     parts = [one.precision_part if isinstance(one, PerfCallback) else one for one in kept]

@@ -24,6 +24,7 @@ class Order(Message, frozen=True):
         script: The script with the training, or None.
         pickled: The pickled training, or None.
         scout: Whether to check which levers apply and to profile a few steps, instead of training in windows.
+        copy: Folder of an edited copy of the project, to send its `Arguments` instead; empty without one.
     """
 
     source: str | None
@@ -33,6 +34,7 @@ class Order(Message, frozen=True):
     seed: int
     scout: bool
     folder: str
+    copy: str = ""
 
 
 class Run(Message, frozen=True):
@@ -59,6 +61,7 @@ class Profile(Message, frozen=True):
         step_ms: Median step time without the profiler, a first figure; None if no step was timed.
         probed: For each lever that a probe of the recorded operators covers, the least and the most saving as a share
             of the step; negative for a loss.
+        workers_save: The same for each lever of worker processes, by the recorded waits.
     """
 
     predictions: tuple[Prediction, ...] = ()
@@ -66,11 +69,14 @@ class Profile(Message, frozen=True):
     step_ms: float | None = None
     probed: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     workers: int | None = None
+    workers_save: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
     def prediction(self, lever: Lever) -> Prediction | None:
         """Return the predicted saving of a lever: the probed one, or that of a finding. Without a finding, no kind."""
         fitting = [prediction for prediction in self.predictions if prediction.kind in lever.addresses]
         found = max(fitting, key=lambda prediction: prediction.high, default=None)
+        if found is not None and lever.name in self.workers_save:
+            return Prediction(found.kind, *self.workers_save[lever.name], found.source)
         if lever.name not in self.probed:
             return found
         low, high = self.probed[lever.name]
@@ -98,6 +104,12 @@ class Site(msgspec.Struct, frozen=True):
     end_column: int | None = None
 
 
+class Arguments(Message, frozen=True):
+    """The simple arguments of the Trainer and of the loader that the training got, by the place of a `Setting`."""
+
+    values: dict[str, dict[str, bool | int | float | str | None]]
+
+
 class Scouted(Message, frozen=True):
     """The result of the scout.
 
@@ -107,6 +119,9 @@ class Scouted(Message, frozen=True):
         network: Class and number of parameters of the model.
         sites: The calls that take settings, by the place of a `Setting`. Where no file of the user's has the call, the
             function that made the object.
+        files: The project's Python files that are loaded, and the YAML files that the script has read.
+        arguments: The simple arguments of the calls.
+        parameters: By the place of a `Setting`, the parameters of each class that may pass them on, e.g. a data module.
     """
 
     machine: Machine
@@ -115,6 +130,9 @@ class Scouted(Message, frozen=True):
     profile: Profile
     network: str = ""
     sites: dict[str, tuple[Site | str, ...]] = msgspec.field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    arguments: Arguments = Arguments({})
+    parameters: dict[str, tuple[tuple[str, ...], ...]] = msgspec.field(default_factory=dict)
 
 
 class Ready(Message, frozen=True):

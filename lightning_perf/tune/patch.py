@@ -10,103 +10,45 @@ import ast
 import copy
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf.tune.levers.lever import Setting
-from lightning_perf.tune.messages import Site
+from lightning_perf.tune.messages import Arguments, Scouted, Site
+from lightning_perf.tune.origins import find_origins, parse_file
 from lightning_perf.tune.result import Place
+from lightning_perf.tune.sources import Origin, PythonFile, SourceFile, UncertainError, Value, callee
 
 OTHERS = "this call may make other loaders, which change as well"
+READERS = "checked in a copy of your project; other code may read this value, too"
+
+_OPTIONAL = str(Setting("DataLoader", {"persistent_workers": "True"}))
+"""A line that the other lines of its lever do not need."""
+
+MOST_RUNS = 4
+"""Most runs of edited copies that search for the origins of values."""
 
 
-class _UncertainError(Exception):
-    """A setting cannot be edited with certainty. The message is a clause that says why."""
-
-
-@dataclass
-class _File:
-    """A file with its edits so far.
-
-    Attributes:
-        calls: The calls with their arguments before the edits.
-        edits: First and last byte of a part of the text, and its new text.
-        added: New keyword arguments of calls.
-        wrapped: The module that a call of ``fit`` gets, and its new source.
-    """
-
-    source: bytes
-    tree: ast.Module
-    calls: dict[ast.Call, tuple[ast.expr | ast.keyword, ...]]
-    edits: list[tuple[int, int, str]] = field(default_factory=list)
-    added: dict[ast.Call, dict[str, str]] = field(default_factory=dict)
-    wrapped: dict[ast.Call, tuple[ast.expr, str]] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, source: bytes) -> _File:
-        """Parse the text of a file."""
-        try:
-            source.decode()
-            tree = ast.parse(source)
-            calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-            return cls(source, tree, {call: (*call.args, *call.keywords) for call in calls})
-        except (SyntaxError, ValueError) as error:
-            raise _UncertainError(f"the file is not UTF-8 text that this Python can parse ({error})") from error
-
-    def offset(self, line: int, column: int) -> int:
-        """Return the number of a byte in the text."""
-        return sum(map(len, self.source.split(b"\n")[: line - 1])) + line - 1 + column
-
-    def span(self, node: ast.expr | ast.keyword | ast.stmt) -> tuple[int, int]:
-        """Return the first byte of a node, and the one after its last."""
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
-
-    def text(self, node: ast.expr) -> str:
-        """Return the source of a node."""
-        begin, end = self.span(node)
-        return self.source[begin:end].decode()
-
-    def edited(self) -> bytes:
-        """Return the new text."""
-        edits = list(self.edits)
-        for call, arguments in self.added.items():
-            edits += self._additions(call, arguments)
-        edits += [(*self.span(node), text) for node, text in self.wrapped.values()]
-        text = self.source
-        for begin, end, new in sorted(edits, reverse=True):
-            text = text[:begin] + new.encode() + text[end:]
-        return text
-
-    def _additions(self, call: ast.Call, arguments: Mapping[str, str]) -> list[tuple[int, int, str]]:
-        """Return the edits that add keyword arguments: on lines of their own where the last argument has its own."""
-        words = [f"{name}={value}" for name, value in arguments.items()]
-        close = self.span(call)[1] - 1
-        if not self.calls[call]:
-            return [(close, close, ", ".join(words))]
-        begin, end = max(map(self.span, self.calls[call]))
-        before = self.source[self.source.rfind(b"\n", 0, begin) + 1 : begin]
-        gap = self.source[end:close]
-        if before.strip() or b"\n" not in gap:
-            return [(end, end, "".join(f", {word}" for word in words))]
-        trailing = gap.lstrip().startswith(b",")
-        ending = "\r\n" if b"\r\n" in gap else "\n"
-        at = end + gap.index(b"\n") + 1
-        indent = before.decode()
-        text = f",{ending}".join(f"{indent}{word}" for word in words) + ("," if trailing else "") + ending
-        return [(at, at, text)] if trailing else [(end, end, ","), (at, at, text)]
+Argument: TypeAlias = tuple[str, str]
+"""The place of a `Setting`, and the name of an argument."""
 
 
 class Patch(Struct, frozen=True):
-    """A unified diff, and for each setting of the kept levers its place."""
+    """A unified diff, and for each setting of the kept levers its place.
+
+    Attributes:
+        texts: The new texts of the files.
+        open: Arguments that get their values from elsewhere: the new value, and the names that it may have there.
+    """
 
     diff: str
     places: tuple[Place, ...]
+    texts: dict[str, bytes] = {}
+    open: dict[Argument, tuple[Value, tuple[str, ...]]] = {}
 
 
 def make_patch(
@@ -114,6 +56,7 @@ def make_patch(
     sites: Mapping[str, Sequence[Site | str]],
     sources: Mapping[str, bytes],
     root: Path,
+    origins: Mapping[Argument, Origin] | None = None,
 ) -> Patch:
     """Edit the calls that take the settings of the kept levers. A lever is edited as a whole or not at all.
 
@@ -122,58 +65,136 @@ def make_patch(
         sites: The calls, by the place of a setting.
         sources: The text of the files, by their paths.
         root: Folder that the paths in the diff are relative to.
+        origins: Places outside of the calls that set their arguments.
     """
-    files: dict[str, _File] = {}
+    editor = _Editor(sites, sources, root, origins or {})
     places: list[Place] = []
     for lever, settings in kept.items():
-        edited = copy.deepcopy(files)
-        found = [place for setting in settings for place in _edit_all(edited, lever, setting, sites, sources, root)]
-        if all(place.reason is None for place in found):
-            files = edited
-        else:
+        files = copy.deepcopy(editor.files)
+        found = [place for setting in settings for place in editor.edit(lever, setting)]
+        if any(place.reason is not None and place.line != _OPTIONAL for place in found):
+            editor.files = files
             reason = "it changes the training unless the other lines of the lever are written, too"
             found = [replace(place, reason=place.reason or reason, remark=None) for place in found]
         places += found
-    diff = (line for path in sorted(files) for line in _diff(_shown(path, root), sources[path], files[path].edited()))
-    return Patch("".join(diff), tuple(places))
+    texts = {path: file.edited() for path, file in sorted(editor.files.items())}
+    diff = (line for path, text in texts.items() for line in _diff(_shown(path, root), sources[path], text))
+    return Patch("".join(diff), tuple(places), texts, editor.open)
 
 
-def _edit_all(
-    files: dict[str, _File],
-    lever: str,
-    setting: Setting,
-    sites: Mapping[str, Sequence[Site | str]],
-    sources: Mapping[str, bytes],
+def find_patch(
+    kept: Mapping[str, Sequence[Setting]],
+    scouted: Scouted,
+    sources: dict[str, bytes],
     root: Path,
-) -> Iterator[Place]:
-    """Edit the calls that take a setting, and yield their places."""
-    place = Place(lever, str(setting))
-    calls = sites.get(setting.place, ())
-    if not calls:
-        reason = "the call that takes it was not found" if setting.place else "no Python file holds it"
-        yield replace(place, reason=reason)
-    for site in calls:
-        if isinstance(site, str):
-            yield replace(place, reason=_made_elsewhere(site, setting))
-            continue
-        place = replace(place, file=_shown(site.path, root), line_number=site.line)
+    run: Callable[[dict[str, bytes]], Arguments | None],
+) -> Patch:
+    """Make the patch, also of values that come from configuration files or from elsewhere in Python.
+
+    Args:
+        run: Runs the script in a copy of the project with these texts of its files, and returns the arguments that the
+            calls get; None if it fails.
+    """
+    before = scouted.arguments.values
+    changed = {name for settings in kept.values() for each in settings for name in each.arguments} | {"prefetch_factor"}
+
+    def others(arguments: Mapping[str, Value]) -> dict[str, Value]:
+        return {name: value for name, value in arguments.items() if name not in changed}
+
+    def arrives(place: str, name: str, value: Value, after: Mapping[str, Value]) -> bool:
+        return name in after and after[name] == value and others(after) == others(before[place])
+
+    found: dict[Argument, Origin] = {}
+    waiting: dict[Argument, list[Origin]] = {}
+    patch = make_patch(kept, scouted.sites, sources, root)
+    for _ in range(MOST_RUNS):
+        for (place, name), (value, names) in patch.open.items():
+            if (place, name) not in waiting and place in before:
+                parameters = scouted.parameters[place]
+                waiting[place, name] = find_origins((*names, name), before[place].get(name), value, parameters, sources)
+        tried = {argument: origins.pop(0) for argument, origins in waiting.items() if origins and argument not in found}
+        if not tried:
+            break
+        # Other levers would only make the run longer, e.g. by compilation.
+        needed = {
+            lever: settings
+            for lever, settings in kept.items()
+            if any((each.place, name) in waiting for each in settings for name in each.arguments)
+        }
+        arrived = run(sources | make_patch(needed, scouted.sites, sources, root, found | tried).texts)
+        if arrived is not None:
+            found |= {
+                (place, name): origin
+                for (place, name), origin in tried.items()
+                if arrives(place, name, origin.value, arrived.values[place])
+            }
+        patch = make_patch(kept, scouted.sites, sources, root, found)
+    return patch
+
+
+class _Editor:
+    """Edits files, and yields the place of each setting, with the reason if the edit is not certain.
+
+    Attributes:
+        files: The files with edits.
+        open: Arguments that get their values from elsewhere: the new value, and the names that it may have there.
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[str, Sequence[Site | str]],
+        sources: Mapping[str, bytes],
+        root: Path,
+        origins: Mapping[Argument, Origin],
+    ) -> None:
+        self.files: dict[str, SourceFile] = {}
+        self.open: dict[Argument, tuple[Value, tuple[str, ...]]] = {}
+        self._sites, self._sources, self._root, self._origins = sites, sources, root, origins
+
+    def edit(self, lever: str, setting: Setting) -> Iterator[Place]:
+        """Edit the calls that take a setting, or the origins of its arguments, and yield their places."""
+        calls = self._sites.get(setting.place, ())
+        if not calls:
+            reason = "the call that takes it was not found" if setting.place else "no Python file holds it"
+            yield Place(lever, str(setting), reason=reason)
+        places = {name: (setting.place, name) for name in setting.arguments}
+        origins = [self._origins[place] for place in places.values() if place in self._origins]
+        rest = {name: setting.arguments[name] for name, place in places.items() if place not in self._origins}
+        for site in calls:
+            if rest or not origins:
+                yield self._edit_call(lever, replace(setting, arguments=rest), site)
+        for origin in origins:
+            place = Place(lever, origin.shown, _shown(origin.path, self._root), origin.line)
+            try:
+                self._file(origin.path).set_value(origin)
+                self._check(origin.path)
+            except UncertainError as error:
+                yield replace(place, reason=str(error))
+            else:
+                yield replace(place, remark=READERS)
+
+    def _edit_call(self, lever: str, setting: Setting, site: Site | str) -> Place:
+        place = Place(lever, str(setting))
         try:
-            file = files.setdefault(site.path, _File.parse(sources[site.path]))
+            if isinstance(site, str):
+                raise UncertainError(_made_elsewhere(site, setting), dict.fromkeys(setting.arguments, ()))
+            place = replace(place, file=_shown(site.path, self._root), line_number=site.line)
+            file = self._file(site.path)
+            assert isinstance(file, PythonFile)
             _edit(file, site, setting)
-            if not _is_exact(file.edited(), file.tree):
-                raise _UncertainError("an edit of this line would change more than that")
-        except _UncertainError as error:
-            yield replace(place, reason=str(error))
-        else:
-            yield replace(place, remark=OTHERS if site.makes_others else None)
+            self._check(site.path)
+        except UncertainError as error:
+            for name, names in error.origins.items():
+                self.open[setting.place, name] = ast.literal_eval(setting.arguments[name]), names
+            return replace(place, reason=str(error))
+        return replace(place, remark=OTHERS if site.makes_others else None)
 
+    def _file(self, path: str) -> SourceFile:
+        return self.files.setdefault(path, parse_file(path, self._sources[path]))
 
-def _is_exact(text: bytes, tree: ast.Module) -> bool:
-    """Return whether a text gives a tree, so that the edits changed nothing else."""
-    try:
-        return ast.dump(ast.parse(text)) == ast.dump(tree)
-    except (SyntaxError, ValueError):
-        return False
+    def _check(self, path: str) -> None:
+        if not self.files[path].is_exact():
+            raise UncertainError("an edit of this line would change more than that")
 
 
 def _shown(path: str, root: Path) -> str:
@@ -187,7 +208,7 @@ def _made_elsewhere(function: str, setting: Setting) -> str:
     return f"{function} makes this call, which is not in your files"
 
 
-def _edit(file: _File, site: Site, setting: Setting) -> None:
+def _edit(file: PythonFile, site: Site, setting: Setting) -> None:
     """Add the edits of one setting. Nothing is added if one of them is not certain."""
     call = _find_call(file, site)
     if setting.place == "module":
@@ -198,41 +219,43 @@ def _edit(file: _File, site: Site, setting: Setting) -> None:
         _set_arguments(file, call, site, setting)
 
 
-def _find_call(file: _File, site: Site) -> ast.Call:
+def _find_call(file: PythonFile, site: Site) -> ast.Call:
     if site.column is not None:
         exact = (site.line, site.column, site.end_line, site.end_column)
         found = [
             call for call in file.calls if exact == (call.lineno, call.col_offset, call.end_lineno, call.end_col_offset)
         ]
     else:
-        found = [call for call in file.calls if call.lineno == site.line and _callee(call) in (site.name, "__init__")]
+        found = [call for call in file.calls if call.lineno == site.line and callee(call) in (site.name, "__init__")]
     if len(found) != 1:
-        raise _UncertainError("the call cannot be told apart from others on this line")
+        raise UncertainError("the call cannot be told apart from others on this line")
     return found[0]
 
 
-def _callee(call: ast.Call) -> str:
-    """Return the last part of the name of the function that is called; empty for another expression."""
-    function = call.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def _set_arguments(file: _File, call: ast.Call, site: Site, setting: Setting) -> None:
-    arguments = setting.arguments
+def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Setting) -> None:
+    arguments = dict(setting.arguments)
     given = _given(call, site, arguments)
     if setting.place == "optimizer":
-        if _callee(call) != site.name:
-            raise _UncertainError(f"this call makes other optimizers than {site.name}, too")
+        if callee(call) != site.name:
+            names = dict.fromkeys(arguments, ())
+            raise UncertainError(f"this call makes other optimizers than {site.name}, too", names)
         if "foreach" in given:
-            raise _UncertainError(f"remove foreach={_short(file.text(given['foreach']))}, which excludes fused=True")
+            raise UncertainError(f"remove foreach={_short(file.text(given['foreach']))}, which excludes fused=True")
     if site.makes_others and "batch_size" in arguments:
-        raise _UncertainError("this call may make other loaders, which keep their batch size")
+        raise UncertainError("this call may make other loaders, which keep their batch size")
     replaced = {name: given[name] for name in arguments if name in given}
-    for name, old in replaced.items():
-        if not _is_constant(old):
-            raise _UncertainError(f"{name} is the expression {_short(file.text(old))}: change its value")
+    if elsewhere := {name: old for name, old in replaced.items() if not _is_constant(old)}:
+        name, old = next(iter(elsewhere.items()))
+        reason = f"{name} is the expression {_short(file.text(old))}: change its value"
+        raise UncertainError(reason, {name: _names(old) for name, old in elsewhere.items()})
+    if "num_workers" in given and "num_workers" not in arguments:
+        # Its value is set elsewhere, maybe to 0 in another configuration. DataLoader then refuses these two.
+        some = f"{file.text(given['num_workers'])} > 0"
+        without = {
+            "persistent_workers": some,
+            "prefetch_factor": f"{arguments.get('prefetch_factor')} if {some} else None",
+        }
+        arguments |= {name: text for name, text in without.items() if name in arguments}
     for name, value in arguments.items():
         if name not in replaced:
             file.added.setdefault(call, {})[name] = value
@@ -246,8 +269,17 @@ def _given(call: ast.Call, site: Site, wanted: Iterable[str]) -> dict[str | None
     """Return the arguments of a call by the names of their parameters."""
     named = {keyword.arg: keyword.value for keyword in call.keywords}
     if None in named or any(isinstance(argument, ast.Starred) for argument in call.args):
-        raise _UncertainError(f"the call takes arguments by * or **, which may hold {' and '.join(wanted)}")
+        reason = f"the call takes arguments by * or **, which may hold {' and '.join(wanted)}"
+        raise UncertainError(reason, dict.fromkeys(wanted, ()))
     return {**dict(zip(site.parameters, call.args, strict=False)), **named}
+
+
+def _names(node: ast.expr) -> tuple[str, ...]:
+    """Return the last name of an expression such as ``self.hparams.workers`` or ``config["workers"]``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return (str(node.slice.value),)
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return (name,) if name else ()
 
 
 def _replace(call: ast.Call, old: ast.expr, new: ast.expr) -> None:
@@ -269,11 +301,11 @@ def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _wrap(file: _File, call: ast.Call, code: str) -> None:
+def _wrap(file: PythonFile, call: ast.Call, code: str) -> None:
     """Change the module that ``fit`` gets."""
     named = [keyword for keyword in call.keywords if keyword.arg == "model"]
     if not named and (not call.args or isinstance(call.args[0], ast.Starred)):
-        raise _UncertainError("the module is not an argument of this call")
+        raise UncertainError("the module is not an argument of this call")
     module = named[0].value if named else call.args[0]
     original, text = file.wrapped.get(call, (module, file.text(module)))
     simple = isinstance(module, ast.Name | ast.Attribute | ast.Call) or not code.startswith("{}")
@@ -283,7 +315,7 @@ def _wrap(file: _File, call: ast.Call, code: str) -> None:
     _replace(call, module, _expression(text))
 
 
-def _insert(file: _File, call: ast.Call, code: str) -> None:
+def _insert(file: PythonFile, call: ast.Call, code: str) -> None:
     """Write a statement before the one with ``fit``."""
     found = [
         (body, statement)
@@ -299,17 +331,17 @@ def _insert(file: _File, call: ast.Call, code: str) -> None:
     _put(file, body, statement, code)
 
 
-def _indent(file: _File, statement: ast.stmt) -> tuple[int, str]:
+def _indent(file: PythonFile, statement: ast.stmt) -> tuple[int, str]:
     """Return the first byte of the line of a statement, and its indentation."""
     begin = file.span(statement)[0]
     line = file.source.rfind(b"\n", 0, begin) + 1
     indent = file.source[line:begin].decode()
     if indent.strip():
-        raise _UncertainError("its line has other statements, too")
+        raise UncertainError("its line has other statements, too")
     return line, indent
 
 
-def _put(file: _File, body: list[ast.stmt], statement: ast.stmt, code: str) -> None:
+def _put(file: PythonFile, body: list[ast.stmt], statement: ast.stmt, code: str) -> None:
     """Write a line before a statement."""
     line, indent = _indent(file, statement)
     ending = "\r\n" if b"\r\n" in file.source else "\n"
@@ -317,7 +349,7 @@ def _put(file: _File, body: list[ast.stmt], statement: ast.stmt, code: str) -> N
     body.insert(body.index(statement), ast.parse(code).body[0])
 
 
-def _import_torch(file: _File) -> None:
+def _import_torch(file: PythonFile) -> None:
     """Import torch before the first other import, if the file does not import it."""
     imports = [node for node in file.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = [alias for node in imports if isinstance(node, ast.Import) for alias in node.names]
@@ -325,7 +357,7 @@ def _import_torch(file: _File) -> None:
         return
     first = next((n for n in imports if not (isinstance(n, ast.ImportFrom) and n.module == "__future__")), None)
     if first is None:
-        raise _UncertainError("the file has no import to write 'import torch' next to")
+        raise UncertainError("the file has no import to write 'import torch' next to")
     _put(file, file.tree.body, first, "import torch")
 
 

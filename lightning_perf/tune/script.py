@@ -88,7 +88,11 @@ def _shifted(original: Callable[..., Any], by: int) -> Callable[..., Any]:
 
 def _refuse_hugging_face(module: ModuleType, name: str) -> None:
     def train(*args: Any, **options: Any) -> None:  # noqa: ARG001
-        raise NoFitError(f"{name} trains with the Trainer of transformers. tune needs a Lightning Trainer")
+        raise NoFitError(
+            f"{name} trains with the Trainer of transformers, and tune needs a Lightning Trainer. Instead, add "
+            "lightning_perf.PerfTrainerCallback() to its callbacks: the report names the TrainingArguments to change. "
+            "Then prove each change with lightning-perf study"
+        )
 
     module.Trainer.train = train
 
@@ -148,11 +152,14 @@ class Calls:
         self._fit: Site | str = ""
         self._trainer: Any = None
         self._counts: Counter[Site | str] = Counter()
+        self._read: set[Path] = set()
 
     @contextmanager
     def of_loaders_and_optimizers(self) -> Iterator[None]:
         """Note the calls that make data loaders and optimizers, until the script ends."""
         originals = {kind: kind.__init__ for kind in (DataLoader, Optimizer)} if self._root is not None else {}
+        if self._root is not None:
+            sys.addaudithook(self._note_open)
         for kind, original in originals.items():
             kind.__init__ = self._noting(original)  # type: ignore[method-assign]
         try:
@@ -160,6 +167,18 @@ class Calls:
         finally:
             for kind, original in originals.items():
                 kind.__init__ = original  # type: ignore[method-assign]
+
+    def _note_open(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str | Path) or arguments[1] not in (None, "r", "rb"):
+            return
+        if str(arguments[0]).endswith((".yaml", ".yml")):
+            self._read.add(self._here.joinpath(arguments[0]).resolve())
+
+    def files(self) -> tuple[str, ...]:
+        """Return the project's Python files that are loaded, and the YAML files of the project that were read."""
+        loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        paths = {self._here.joinpath(path).resolve() for path in loaded if path and path.endswith(".py")} | self._read
+        return tuple(sorted(str(path) for path in paths if self._root is not None and self._is_users(path)))
 
     def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -172,7 +191,7 @@ class Calls:
     def note(self, made: Any, caller: FrameType | None) -> None:
         """Note the call that makes an object: the nearest one that its class did not make itself."""
         while self._root is not None and caller is not None:
-            if self._is_users(caller) or not _is_within(caller, made):
+            if self._is_users(self._path(caller)) or not _is_within(caller, made):
                 site = self._site(caller, type(made))
                 self._counts[site] += self._fit == ""
                 with suppress(TypeError):  # an object without a hash has no place
@@ -207,8 +226,10 @@ class Calls:
             site = Site(**{name: getattr(site, name) for name in site.__struct_fields__} | {"makes_others": shared})
         return (site,)
 
-    def _is_users(self, frame: FrameType) -> bool:
-        path = self._here.joinpath(frame.f_code.co_filename).resolve()
+    def _path(self, frame: FrameType) -> Path:
+        return self._here.joinpath(frame.f_code.co_filename).resolve()
+
+    def _is_users(self, path: Path) -> bool:
         return (
             self._root in path.parents
             and not {"site-packages", "dist-packages"} & set(path.parts)
@@ -219,7 +240,7 @@ class Calls:
 
     def _site(self, frame: FrameType, kind: type | None) -> Site | str:
         code = frame.f_code
-        if not self._is_users(frame):
+        if not self._is_users(self._path(frame)):
             return f"{frame.f_globals.get('__name__', '?')}.{getattr(code, 'co_qualname', code.co_name)}"
         positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = () if kind is None else inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
@@ -227,7 +248,7 @@ class Calls:
         if hasattr(code, "co_positions"):  # from Python 3.11 on
             _, end_line, column, end_column = next(islice(code.co_positions(), frame.f_lasti // 2, None))
         return Site(
-            str(self._here.joinpath(code.co_filename).resolve()),
+            str(self._path(frame)),
             frame.f_lineno,
             "fit" if kind is None else kind.__name__,
             tuple(each.name for each in parameters if each.kind is positional)[1:],

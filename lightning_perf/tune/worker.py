@@ -25,10 +25,11 @@ from lightning_perf.run_files.probe import Probe
 from lightning_perf.tune.errors import NoFitError, NoTrainingError, TrialError, describe_error
 from lightning_perf.tune.fit import fit, trainer_class
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.levers.loader import fetch_cpu_share, training_loader
+from lightning_perf.tune.levers.loader import Workers, fetch_cpu_share, training_loader
 from lightning_perf.tune.levers.optimizer import optimizers_of
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
+from lightning_perf.tune.project_copy import arguments_of, move_to_copy, parameters_of
 from lightning_perf.tune.script import Calls, run_script
 from lightning_perf.tune.training import Training, as_training
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
@@ -49,7 +50,7 @@ LEAST_COVERAGE = 0.5
 
 def profile(train: Callable[..., None], folder: str) -> Profile:
     """Record a few steps of a fit into a folder, and probe their operators."""
-    from lightning_perf.findings.loading import advised_workers  # trials start faster without these
+    from lightning_perf.findings.loading import advised_workers, worker_saving  # trials start faster without these
     from lightning_perf.report.build import analyze
 
     callback = PerfCallback(
@@ -71,7 +72,7 @@ def profile(train: Callable[..., None], folder: str) -> Profile:
         return Profile(note=f"the profile of the training cannot be read: {error}")
     lead = None if report.lead is None else report.ranks[report.lead]
     step_ms = report.step_times.p50_ns / 1e6 if report.step_times is not None else None
-    if lead is None or not lead.breakdown.wall.mean_ns:
+    if lead is None or not (step_ns := lead.breakdown.wall.mean_ns):
         return Profile(note="the profile of the training holds no steps", step_ms=step_ms)
     predictions = tuple(
         Prediction(
@@ -83,7 +84,17 @@ def profile(train: Callable[..., None], folder: str) -> Profile:
         for finding in report.findings
         if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
     )
-    return Profile(predictions, None, step_ms, probed_savings(lead.probe), advised_workers(lead))
+    workers_save = {
+        lever.name: _shares(*saving_ns, step_ns)
+        for lever in LEVERS
+        if isinstance(lever.change, Workers) and (saving_ns := worker_saving(lead, lever.change.count)) is not None
+    }
+    return Profile(predictions, None, step_ms, probed_savings(lead.probe), advised_workers(lead), workers_save)
+
+
+def _shares(low_ns: float, high_ns: float, step_ns: float) -> tuple[float, float]:
+    """Return a least and a most saving as shares of the step."""
+    return min(low_ns / step_ns, MOST_SAVING), min(high_ns / step_ns, MOST_SAVING)
 
 
 def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:
@@ -99,8 +110,7 @@ def probed_savings(probe: Probe | None) -> dict[str, tuple[float, float]]:
     for lever in LEVERS:
         change = probe.change(lever.probe) if lever.probe is not None else None
         if change is not None:
-            shares = sorted((change.low_ns / probe.step_ns, change.high_ns / probe.step_ns))
-            found[lever.name] = min(shares[0], MOST_SAVING), min(shares[1], MOST_SAVING)
+            found[lever.name] = _shares(*sorted((change.low_ns, change.high_ns)), probe.step_ns)
     return found
 
 
@@ -206,13 +216,14 @@ def main(channel: Channel) -> None:
 def work(channel: Channel) -> None:
     """Carry out one order."""
     order = channel.receive(Order)
-    carry_out = _scout if order.scout else _train
+    carry_out = _scout if order.scout else _report_arguments if order.copy else _train
     calls = Calls(order.script.root if order.scout and order.script is not None else None)
     if order.script is None:
         carry_out(order, channel, _load(order), calls)
         return
+    script = move_to_copy(order.script, Path(order.copy)) if order.copy else order.script
     try:
-        run_script(order.script, order.seed, lambda found: carry_out(order, channel, found, calls), channel, calls)
+        run_script(script, order.seed, lambda found: carry_out(order, channel, found, calls), channel, calls)
     except NoFitError as error:  # without a traceback, which would hide the last lines of the script
         channel.send(Failure(type(error).__name__, str(error)))
 
@@ -227,7 +238,15 @@ def _scout(order: Order, channel: Channel, training: Training, calls: Calls) -> 
     elements = sum(each.numel() for each in module.parameters() if not torch.nn.parameter.is_lazy(each))
     network = f"{type(module).__qualname__}, {elements:,} parameters"
     sites = calls.sites(training_loader(training), optimizers_of(training) or ()) if order.script is not None else {}
-    channel.send(Scouted(machine, missing, settings, found, network, sites))
+    parameters = parameters_of(training, trainer_class(module))
+    arguments = arguments_of(training)
+    channel.send(Scouted(machine, missing, settings, found, network, sites, calls.files(), arguments, parameters))
+
+
+def _report_arguments(order: Order, channel: Channel, training: Training, _: Calls) -> None:
+    """Train a step, so that the edited script is known to work, and send its arguments."""
+    fit(training, [], order.folder, max_steps=1)
+    channel.send(arguments_of(training))
 
 
 def _train(order: Order, channel: Channel, training: Training, _: Calls) -> None:

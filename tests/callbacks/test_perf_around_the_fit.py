@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback, read_trace
-from lightning_perf.callbacks.recording.torch_profiler import recorder_is_taken
+from lightning_perf.callbacks.recording.profiler import recorder_is_taken
 from tests.callbacks.perf_training import assert_untapped, three
 from tests.callbacks.training import (
     PACKAGES,
@@ -104,26 +104,6 @@ def test_an_error_in_warm_up_leaves_no_profiler_behind(tmp_path: Path) -> None:
     assert any(e.key == "aten::add" for e in after.key_averages())
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-@pytest.mark.filterwarnings("ignore:.*acc_events.*")
-def test_lightnings_own_torch_profiler_has_precedence(tmp_path: Path, name: str) -> None:
-    trainer = make_trainer(tmp_path, three(), name, profiler="pytorch")
-    trainer.fit(make_module(name), loader(6))
-    assert trace_files(tmp_path) == []
-    assert len(samples(tmp_path)) == 6
-    assert trainer.global_step == 6
-
-
-@pytest.mark.filterwarnings("ignore:.*Profiler clears events.*")
-def test_a_profiler_of_the_users_keeps_its_recording(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, three())
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as users:
-        trainer.fit(make_module(), loader(6))
-    assert any(e.key == "aten::addmm" for e in users.key_averages())
-    assert trace_files(tmp_path) == []
-    assert len(samples(tmp_path)) == 6
-
-
 def test_a_profiler_of_the_users_inside_our_window(tmp_path: Path) -> None:
     def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
         if batch_idx != 2:
@@ -149,22 +129,23 @@ def test_the_same_callback_in_two_fits(tmp_path: Path) -> None:
     assert [sample["step"] for sample in samples(tmp_path / "perf_3")] == list(range(6, 12))
 
 
-def test_two_callbacks_on_one_trainer(tmp_path: Path) -> None:
-    callbacks = [three(dirpath=tmp_path / "b", skip_first=5, active=1)]
-    trainer = make_trainer(tmp_path, three(dirpath=tmp_path / "a"), callbacks=callbacks)
-    trainer.fit(make_module(), loader(8))
-    assert step_numbers(tmp_path / "a") == [[1, 2, 3]]
-    assert step_numbers(tmp_path / "b") == [[5]]
-    assert_untapped(trainer)
-
-
-def test_two_callbacks_whose_windows_overlap(tmp_path: Path) -> None:
-    """Torch has one recorder: the first to warm up keeps it for its window, and the second has what is left."""
-    callbacks = [three(dirpath=tmp_path / "b", skip_first=2, warmup=1, active=5)]
-    trainer = make_trainer(tmp_path, three(dirpath=tmp_path / "a", warmup=2), callbacks=callbacks)
+@pytest.mark.parametrize(
+    ("first", "second", "numbers"),
+    [
+        ({}, {"skip_first": 5, "active": 1}, ([[1, 2, 3]], [[5]])),
+        # Torch has one recorder: the first to warm up keeps it for its window, and the second has what is left.
+        ({"warmup": 2}, {"skip_first": 2, "warmup": 1, "active": 5}, ([[3, 4, 5]], [[7]])),
+    ],
+    ids=["apart", "overlapping"],
+)
+def test_two_callbacks_on_one_trainer(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], numbers: tuple[Any, Any]
+) -> None:
+    callbacks = [three(dirpath=tmp_path / "b", **second)]
+    trainer = make_trainer(tmp_path, three(dirpath=tmp_path / "a", **first), callbacks=callbacks)
     trainer.fit(make_module(), loader(9))
-    assert step_numbers(tmp_path / "a") == [[3, 4, 5]]
-    assert step_numbers(tmp_path / "b") == [[7]]
+    assert (step_numbers(tmp_path / "a"), step_numbers(tmp_path / "b")) == numbers
+    assert_untapped(trainer)
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -14,10 +14,9 @@ from lightning_perf import CaptureOptions
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.captures import Captures, FileRequests
-from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
-from lightning_perf.callbacks.recording.profiler import WindowProfiler
+from lightning_perf.callbacks.recording.profiler import WindowProfiler, recorder_is_taken
+from lightning_perf.callbacks.recording.recording_plan import OverheadBudget
 from lightning_perf.callbacks.recording.schedule import WindowPlan
-from lightning_perf.callbacks.recording.torch_profiler import recorder_is_taken
 from lightning_perf.callbacks.run_record.run_folder import RankFiles
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer

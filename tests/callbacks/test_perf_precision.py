@@ -47,20 +47,16 @@ def test_keep_fp32_and_tf32_come_through(tmp_path):
     assert found.setting.fp32.tf32_matmul
 
 
-def test_says_which_fp32_it_was_without_being_asked(tmp_path):
-    fit(tmp_path, perf(), make_net())
+@pytest.mark.parametrize("mode", ["32-true", "16-mixed"])
+def test_the_precision_of_a_trainer_is_reported_without_being_asked(tmp_path, mode):
+    fit(tmp_path, perf(), make_net(Recipe(overflow_at=1)), **stock_options(mode) if mode == "16-mixed" else {})
     found = analyze(tmp_path / "perf").precision
     assert found is not None
-    assert (found.setting.precision, found.setting.requested) == ("32-true", None)
+    assert (found.setting.precision, found.setting.requested) == (mode, None)
     assert "FP32 is" in str(found.setting.fp32)
-
-
-def test_adopts_a_trainer_in_mixed_precision(tmp_path):
-    fit(tmp_path, perf(), make_net(Recipe(overflow_at=1)), **stock_options("16-mixed"))
-    found = analyze(tmp_path / "perf").precision
-    assert found is not None
-    assert found.loss_scale is not None
-    assert found.loss_scale.skipped_steps == 1
+    assert (found.loss_scale.skipped_steps if found.loss_scale is not None else None) == (
+        1 if mode == "16-mixed" else None
+    )
 
 
 @pytest.mark.parametrize("first", ["perf", "precision"])

@@ -16,7 +16,6 @@ from lightning_perf.machine.environment import host_notes
 from lightning_perf.workers.revision import git_revision
 from tests.callbacks.perf_training import fit, quick
 from tests.callbacks.training import PACKAGES, make_module, trace_files
-from tests.support.processes import fork_ranks
 
 NET = """
 import torch
@@ -110,28 +109,3 @@ def test_the_facts_of_a_run_repeat_no_warning() -> None:
             git_revision(Path(__file__).parent)
             host_notes()
     assert len(caught) == 1
-
-
-def test_a_trainer_in_a_thread_writes_nothing_of_kineto_to_standard_error(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"""
-import lightning.pytorch as pl
-from lightning_perf import PerfCallback
-{NET}
-import logging, os, threading, warnings
-logging.disable(logging.INFO)
-warnings.simplefilter("ignore")
-prepare = torch.profiler.profile.prepare_trace
-def prepare_and_speak(self):
-    prepare(self)
-    os.write(2, b"a line of the program\\n")
-torch.profiler.profile.prepare_trace = prepare_and_speak
-thread = threading.Thread(target=fit, args=(PerfCallback(dirpath={str(tmp_path / "perf")!r}),))
-thread.start()
-thread.join()
-"""
-    )
-    done = fork_ranks(str(script), ranks=1, variables={})
-    assert "Where" in done.stdout
-    assert done.stderr == "a line of the program\n"

@@ -14,20 +14,37 @@ from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks import report as fit_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_folder import FOLDER_MARKER
-from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package, step_marks, trace_files
+from tests.callbacks.training import (
+    PACKAGES,
+    loader,
+    make_module,
+    make_trainer,
+    package,
+    samples,
+    step_marks,
+    trace_files,
+)
 
 
 def quick(**options: Any) -> PerfCallback:
     return PerfCallback(**{"skip_first": 2, "warmup": 0, "active": 2, **options})
 
 
+def saved(folder: Path) -> PerfReport:
+    return PerfReport.load(folder / "perf" / "report.json")
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("name", PACKAGES)
 def test_the_report_is_printed_and_saved(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     make_trainer(tmp_path, quick(report="full"), name).fit(make_module(name), loader(6))
-    printed = capsys.readouterr().out
-    assert printed.startswith("Where")
-    assert printed.index("Where") < printed.index("Why") < printed.index("Next")
-    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    shown = capsys.readouterr().out
+    assert shown.startswith("Where")
+    assert shown.index("Where") < shown.index("Why") < shown.index("Next")
+    report = saved(tmp_path)
     (rank,) = report.ranks
     assert [step.number for step in rank.breakdown.steps] == [2, 3]
     assert report.step_times is not None
@@ -45,8 +62,8 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_report_is_that_of_the_folder_and_plain_json(quiet: Path) -> None:
     content = (quiet / "report.json").read_bytes()
-    saved, again = PerfReport.from_json(content), analyze(quiet)
-    assert (again.ranks, again.step_times, again.verdict) == (saved.ranks, saved.step_times, saved.verdict)
+    first, again = PerfReport.from_json(content), analyze(quiet)
+    assert (again.ranks, again.step_times, again.verdict) == (first.ranks, first.step_times, first.verdict)
     assert json.loads(content)["schema_version"] >= 1
 
 
@@ -61,9 +78,9 @@ def test_recorded_steps_are_as_long_as_their_marks(quiet: Path) -> None:
 def test_what_kept_steps_from_being_recorded_is_told_again_from_the_folder(tmp_path: Path) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         make_trainer(tmp_path, quick(report="none")).fit(make_module(), loader(6))
-    saved = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
-    assert "another torch.profiler" in saved.notes[0]
-    assert analyze(tmp_path / "perf").notes == saved.notes
+    notes = saved(tmp_path).notes
+    assert "another torch.profiler" in notes[0]
+    assert analyze(tmp_path / "perf").notes == notes
 
 
 def test_the_breakdown_reaches_the_loggers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,24 +99,37 @@ def test_the_breakdown_reaches_the_loggers(tmp_path: Path, capsys: pytest.Captur
     assert "perf/recorded/device_compute_ms" not in values, "a row of a device that is not there"
 
 
-def test_a_short_run_says_what_it_did_about_the_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_trainer(tmp_path, PerfCallback()).fit(make_module(), loader(4))
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "Shortened for a fit of 4 steps: skip_first=0 instead of 10, warmup=1 instead of 3." in printed
-    assert "Recorded 3 of 5 steps: training ended after 4 steps, the schedule needs 6." in printed
-
-
-def test_numbers_that_were_given_and_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_trainer(tmp_path, PerfCallback(skip_first=10)).fit(make_module(), loader(4))
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "Recorded 0 of 5 steps: training ended after 4 steps, the schedule needs 18." in printed
-    assert "A step takes" in printed, "step times are known all the same"
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {},
+            [
+                "Shortened for a fit of 4 steps: skip_first=0 instead of 10, warmup=1 instead of 3.",
+                "Recorded 3 of 5 steps: training ended after 4 steps, the schedule needs 6.",
+            ],
+        ),
+        ({"skip_first": 10}, ["Recorded 0 of 5 steps: training ended after 4 steps, the schedule needs 18."]),
+    ],
+)
+def test_a_short_run_says_what_it_did_about_the_schedule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], said: list[str]
+) -> None:
+    make_trainer(tmp_path, PerfCallback(**options)).fit(make_module(), loader(4))
+    shown = printed(capsys)
+    assert all(each in shown for each in (*said, "A step takes"))
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_lightnings_own_profiler_is_named(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    make_trainer(tmp_path, quick(), name, profiler="pytorch").fit(make_module(name), loader(6))
-    assert 'Trainer(profiler="pytorch")' in " ".join(capsys.readouterr().out.split())
+@pytest.mark.filterwarnings("ignore:.*acc_events.*")
+def test_lightnings_own_profiler_has_precedence_and_is_named(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(tmp_path, quick(), name, profiler="pytorch")
+    trainer.fit(make_module(name), loader(6))
+    assert 'Trainer(profiler="pytorch")' in printed(capsys)
+    assert trace_files(tmp_path) == []
+    assert len(samples(tmp_path)) == trainer.global_step == 6
 
 
 def test_an_error_in_training_has_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,8 +140,8 @@ def test_an_error_in_training_has_its_report(tmp_path: Path, capsys: pytest.Capt
 
     with pytest.raises(ZeroDivisionError, match="training's own"):
         make_trainer(tmp_path, quick()).fit(make_module(training_step=training_step), loader(6))
-    assert "A step takes" in " ".join(capsys.readouterr().out.split())
-    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    assert "A step takes" in printed(capsys)
+    report = saved(tmp_path)
     assert [(step.number, step.complete) for step in report.ranks[0].breakdown.steps] == [(2, True), (3, False)]
 
 
@@ -135,7 +165,7 @@ def test_a_damaged_trace_costs_its_part_of_the_report(tmp_path: Path) -> None:
             file.write_bytes(b"{")
 
     make_trainer(tmp_path, quick(report="none"), callbacks=[Damage()]).fit(make_module(), loader(6))
-    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    report = saved(tmp_path)
     assert report.ranks == ()
     assert any("unreadable" in note for note in report.notes)
 
@@ -161,9 +191,9 @@ def test_without_a_folder_there_are_still_step_times(tmp_path: Path, capsys: pyt
     (tmp_path / "file").touch()
     with pytest.warns(RuntimeWarning, match="writable folder"):
         make_trainer(tmp_path, quick(dirpath=tmp_path / "file" / "perf")).fit(make_module(), loader(6))
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "A step takes" in printed
-    assert "No step was recorded: there is no folder to write traces to." in printed
+    shown = printed(capsys)
+    assert "A step takes" in shown
+    assert "No step was recorded: there is no folder to write traces to." in shown
 
 
 def test_step_times_that_could_not_be_saved_are_reported(tmp_path: Path) -> None:
@@ -177,7 +207,7 @@ def test_step_times_that_could_not_be_saved_are_reported(tmp_path: Path) -> None
     trainer = make_trainer(tmp_path, quick(report="none"), callbacks=[FullDisk()])
     with pytest.warns(RuntimeWarning, match="step times are no longer saved"):
         trainer.fit(make_module(), loader(6))
-    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    report = saved(tmp_path)
     assert report.step_times is not None
     assert report.step_times.steps + report.step_times.warmup_steps + report.step_times.profiled_steps == 6
     assert not any("left out" in note for note in report.notes)

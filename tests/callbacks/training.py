@@ -8,11 +8,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.steps.fit_state import FitContext, FitState
 from lightning_perf.run_files.steps import STEPS
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -105,6 +108,22 @@ def recording_logger(folder: Path, name: str = PACKAGES[0]) -> Any:
             pass
 
     return Curves()
+
+
+def context(
+    folder: Path | None = None,
+    *,
+    state: FitState | None = None,
+    errors: ErrorReporter | None = None,
+    device: str = "cpu",
+    rank: int = 0,
+    world_size: int = 1,
+    **loop: Any,
+) -> FitContext:
+    """What the observers of a fit share, with a stand-in for its loop."""
+    facts = {"hook_times": None, "nodes": None, "product_parameters": lambda: None, "log_every": 4, **loop}
+    stand_in: Any = SimpleNamespace(rank=rank, world_size=world_size, device=torch.device(device), **facts)
+    return FitContext(stand_in, folder, errors or ErrorReporter(), state or FitState())
 
 
 def trace_files(folder: Path) -> list[Path]:

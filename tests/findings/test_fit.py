@@ -105,20 +105,29 @@ def test_long_validation_has_a_threshold_and_may_wait_for_data() -> None:
     assert one({("validation", "compute"): (29.5, 100)}, validations=3).saving_high_ms == pytest.approx(10_000)
 
 
-def test_slow_checkpoints() -> None:
-    finding = one({("checkpoints", "gather"): (4.0, 20), ("checkpoints", "write"): (16.0, 20)})
-    assert saving_of(finding) == (10_000, 16_000)
-    assert "20 checkpoints take 1.00 s each" in finding.evidence[0]
-    assert found({("checkpoints", "write"): (2.5, 20)}) == []
-
-
-def test_slow_logger() -> None:
-    finding = one({("logging", "CSVLogger.log_metrics"): (10.0, 200)})
-    assert saving_of(finding) == (5000, 9000)
-    assert "log_every_n_steps=500" in finding.action
-    final = one({("logging", "WandbLogger.finalize"): (10.0, 1)})
-    assert "background" in final.action
-    assert found({("logging", "CSVLogger.log_metrics"): (2.5, 200)}) == []
+@pytest.mark.parametrize(
+    ("entries", "saving", "said", "below"),
+    [
+        (
+            {("checkpoints", "gather"): (4.0, 20), ("checkpoints", "write"): (16.0, 20)},
+            (10_000, 16_000),
+            "20 checkpoints take 1.00 s each",
+            {("checkpoints", "write"): (2.5, 20)},
+        ),
+        (
+            {("logging", "CSVLogger.log_metrics"): (10.0, 200)},
+            (5000, 9000),
+            "log_every_n_steps=500",
+            {("logging", "CSVLogger.log_metrics"): (2.5, 200)},
+        ),
+        ({("logging", "WandbLogger.finalize"): (10.0, 1)}, (150, 10_270), "background", {}),
+    ],
+)
+def test_slow_checkpoints_and_loggers(entries: Any, saving: tuple[float, float], said: str, below: Any) -> None:
+    finding = one(entries)
+    assert saving_of(finding) == saving
+    assert said in " ".join((*finding.evidence, finding.action))
+    assert found(below) == []
 
 
 def test_slow_callback() -> None:

@@ -226,10 +226,10 @@ def test_the_read_of_a_scaler_is_not_blamed_on_the_user() -> None:
     assert "GradScaler" in finding_of(sync_points, skipping).evidence[0]
 
 
-def pausing(pause_us: int) -> TraceBuilder:
+def pausing(pause_us: int, steps: int = 4) -> TraceBuilder:
     """Steps of 10 ms of compute, after which Python runs alone for a while."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    for start in builder.steps(4, 10_000 + pause_us):
+    for start in builder.steps(steps, 10_000 + pause_us):
         builder.annotation("perf::forward", start, 9_000)
         builder.op("aten::mm", start, 50)
         builder.launch(BF16_GEMM, call_us=start, call_duration_us=2, start_us=start + 2, duration_us=9_998)
@@ -247,6 +247,13 @@ def test_a_logging_interval_in_use_is_not_advised(every: int, advised: bool) -> 
     builder = pausing(1000)
     builder.top_level[LOOP_KEY] = {"loggers": ["CSVLogger"], "log_every_n_steps": every}
     assert ("log_every_n_steps" in finding_of(host_work, builder).action) == advised
+
+
+def test_the_end_of_the_only_step_of_another_recorder_may_be_its_own_work() -> None:
+    builder = pausing(1000, steps=1)
+    assert host_work(analysis(builder)) is None
+    builder.top_level[LOOP_KEY] = {"loggers": ["CSVLogger"], "log_every_n_steps": 1}  # our own marks end with the step
+    assert saving_of(finding_of(host_work, builder)) == pytest.approx((0.5, 0.9), rel=0.01)
 
 
 def test_python_around_a_compilation_is_no_host_work() -> None:
@@ -337,8 +344,8 @@ def test_stalls_of_a_recording_without_steps() -> None:
         (small_kernels, training(), False),
         (sync_points, waiting(400, 10), False),
         (cudnn_benchmark, waiting(400, 200), False),
-        (host_work, pausing(290), False),
-        (host_work, pausing(320), True),
+        (host_work, pausing(340), False),
+        (host_work, pausing(350), True),
         (queued_stalls, stalled(495), False),
         (queued_stalls, stalled(505), True),
         (queued_stalls, stalled(6000, queued=False), False),

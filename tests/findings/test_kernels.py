@@ -142,47 +142,32 @@ def test_a_queue_that_is_full_keeps_nothing_back() -> None:
     assert found.saving_high_ms == pytest.approx(9.98 * (1 - 1 / 17.6), rel=0.02)
 
 
-def test_fp32_products_on_an_a100() -> None:
-    finding = finding_of(tf32_off, training(kernel=FP32_GEMM, dtype="float"))
-    assert 'torch.set_float32_matmul_precision("high")' in finding.action
-    assert "aten::mm" in finding.evidence[0]
-    assert finding.saving_high_ms == pytest.approx(9.98 * (1 - 1 / 8.8), rel=0.01)
-
-
 H100 = {"computeMajor": 9, "computeMinor": 0, "numSms": 132, "totalGlobalMem": 80 * 2**30}
 AMPERE_GRAPHICS = {"computeMajor": 8, "computeMinor": 6, "numSms": 82, "totalGlobalMem": 24 * 2**30}
-
-
-def test_an_h100_multiplies_8_times_as_fast_in_tf32() -> None:
-    """At 8192³ an H100 SXM reaches 52.1 TFLOP/s in FP32 and 416.6 in TF32."""
-    recorded = training(kernel=FP32_GEMM, dtype="float", gpu="NVIDIA H100 80GB HBM3", properties=H100)
-    finding = finding_of(tf32_off, recorded)
-    low_ms, high_ms = saving_of(finding)
-    assert low_ms <= 9.98 * (1 - 52.1 / 416.6) <= high_ms
-    assert finding.model == "These products speed up 2 to 8.1 times, by the device's peak rates."
-
-
-@pytest.mark.parametrize(
-    "gpu",
-    ["NVIDIA A10G", "NVIDIA L40", "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 5090"],
-)
-def test_a_device_whose_tf32_is_no_faster_by_its_peaks_is_promised_little(gpu: str) -> None:
-    finding = finding_of(tf32_off, training(kernel=FP32_GEMM, dtype="float", gpu=gpu, properties=AMPERE_GRAPHICS))
-    assert saving_of(finding) == (0, pytest.approx(9.98 * (1 - 1 / 1.1), rel=0.02))
+EQUAL_PEAKS = ("A10G", "L40", "GeForce RTX 3090", "GeForce RTX 4090", "GeForce RTX 5090")
 
 
 @pytest.mark.parametrize(
     ("gpu", "properties", "most"),
     [
+        ("NVIDIA A100-SXM4-40GB", A100, 8.8),
+        ("NVIDIA H100 80GB HBM3", H100, 8.1),
         ("NVIDIA A10", AMPERE_GRAPHICS, 1.1 * 62.5 / 31.2),
         ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", H100, 8.8),
         ("NVIDIA GeForce RTX 3080 Laptop GPU", AMPERE_GRAPHICS, 2.2),
         ("AMD Radeon Graphics", H100, 2.2),
+        *((f"NVIDIA {gpu}", AMPERE_GRAPHICS, 1.1) for gpu in EQUAL_PEAKS),
     ],
 )
-def test_the_most_that_other_devices_are_promised(gpu: str, properties: dict[str, int], most: float) -> None:
+def test_tf32_speeds_products_up_by_the_peaks_of_the_device(gpu: str, properties: dict[str, int], most: float) -> None:
     finding = finding_of(tf32_off, training(kernel=FP32_GEMM, dtype="float", gpu=gpu, properties=properties))
-    assert finding.saving_high_ms == pytest.approx(9.98 * (1 - 1 / most), rel=0.01)
+    low_ms, high_ms = saving_of(finding)
+    assert high_ms == pytest.approx(9.98 * (1 - 1 / most), rel=0.02)
+    assert (low_ms == 0) == (most < 3)
+    # At 8192³ an H100 SXM reaches 52.1 TFLOP/s in FP32 and 416.6 in TF32.
+    assert most != 8.1 or low_ms <= 9.98 * (1 - 52.1 / 416.6) <= high_ms
+    assert 'torch.set_float32_matmul_precision("high")' in finding.action
+    assert "aten::mm" in finding.evidence[0]
 
 
 PLAIN_HALF_GEMM = "ampere_hgemm_128x64_nn"

@@ -87,6 +87,24 @@ def allocating(call_us: float) -> TraceBuilder:
     return builder.launch("gemm", call_us=500, call_duration_us=5, start_us=510, duration_us=490)
 
 
+def without_cache(requests: int, kernels: int) -> TraceBuilder:
+    """A step in which the device idles for some requests to the driver between its kernels."""
+    builder = TraceBuilder().step(1, 0, 100 * kernels).op("aten::add_", 0, 100 * kernels)
+    for at in range(0, 100 * kernels, 100):
+        if at < 100 * requests:
+            builder.runtime("cudaMalloc", at, 80)
+        builder.launch("add", call_us=at + 80, call_duration_us=5, start_us=at + 86, duration_us=10)
+    return builder
+
+
+@pytest.mark.parametrize(("requests", "kernels", "uncached"), [(10, 90, True), (10, 110, False), (9, 20, False)])
+def test_a_request_for_each_tensor_means_that_nothing_is_cached(requests: int, kernels: int, uncached: bool) -> None:
+    finding = finding_of(allocator, without_cache(requests, kernels))
+    assert ("PYTORCH_NO_CUDA_MEMORY_CACHING" in finding.action) == uncached
+    shown = f"{requests} gaps between {kernels} kernels"
+    assert any(shown in line for line in finding.evidence) == uncached
+
+
 def reserving(share: float, *, kernel: str = BF16_GEMM, **device: int) -> TraceBuilder:
     """A device, or with `device` the host, with a share of its memory reserved."""
     reserved = round(share * A100["totalGlobalMem"])

@@ -133,6 +133,17 @@ def test_one_long_wait_of_the_run_is_no_cause(tmp_path: Path) -> None:
     assert any("20.4 %, but 0.5 % without the 2 longest waits" in note for note in report.notes)
 
 
+def test_one_long_wait_does_not_enlarge_the_waits_of_the_usual_step(tmp_path: Path) -> None:
+    run = [(2000.0, 800.0)] * 200
+    run[150] = (25_002_000.0, 25_000_800.0)  # a worker that hung
+    (finding,) = lightning_perf.analyze(folder(tmp_path, recorded(*[800] * 5), run)).findings
+    assert finding.title == "Input-bound: 40.0 % of the step waits for data"
+    assert finding.step_ms == pytest.approx(2.0)
+    assert saving_of(finding)[1] == pytest.approx(0.88)
+    assert "40.0 % without the 2 longest waits" in finding.evidence[-1]
+    assert "The longest is 25.0 s, in step 160." in finding.evidence[-1]
+
+
 def test_a_loader_that_makes_batches_in_bursts_is_input_bound_all_the_same(tmp_path: Path) -> None:
     run = [(2000.0, 0.0), (2000.0, 0.0), (2000.0, 0.0), (6000.0, 4000.0)] * 100
     report = lightning_perf.analyze(folder(tmp_path, recorded(5, 5, 4000, 5, 5), run))

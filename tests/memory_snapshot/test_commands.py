@@ -30,11 +30,11 @@ def test_analyze_prints_who_held_the_memory(tmp_path: Path, capsys: pytest.Captu
     files = {name: tmp_path / name for name in ("page.html", "report.md")}
     assert main(["analyze", str(path), "--html", str(files["page.html"]), "--markdown", str(files["report.md"])]) == 0
     out = capsys.readouterr().out
-    assert "The peak is 203 MiB allocated of" in out
-    assert re.search(r"optimizer state +80\.0 MiB +39\.4 %", out)
+    assert "Peak allocated 203 MiB (after 1.90 ms)" in out
+    assert re.search(r"optimizer state +80\.0 MiB, 39\.4 %", out)
     assert re.search(r"autograd MmBackward0 +gradients +40\.0 MiB", out)
     assert "Possible leak: the lowest memory within a step grew by 3.00 MiB over 3 steps" in out
-    assert "| optimizer state | 80.0 MiB | 39.4 % |" in files["report.md"].read_text()
+    assert "| optimizer state | 80.0 MiB, 39.4 % |" in files["report.md"].read_text()
     assert 'data-kind="snapshot"' in files["page.html"].read_text()
 
 

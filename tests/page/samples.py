@@ -9,8 +9,8 @@ from lightning_perf.analysis.precision.scales import summarize_loss_scale, tabul
 from lightning_perf.analysis.precision.shadow import judge_drift
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
-from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, LayerDrift, PrecisionSetting, RunPrecision
-from lightning_perf.run_files.numerics.samples import GradientSample, LayerGradients, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionSetting, RunPrecision
+from lightning_perf.run_files.numerics.samples import GradientSample, LayerGradients, NonFinite, ScaleEvent
 from tests.support.trace_builder import TraceBuilder
 
 HOSTILE = (
@@ -31,7 +31,7 @@ FIRST_OVERFLOW = (
         400_000_000,
         wasted_ns=100_000_000,
         scheduler_steps=1,
-        origin=OverflowOrigin("net.fc", "the gradient of its output", "inf"),
+        origin=NonFinite("MulBackward0", "net.fc", "model.py:7", True, "inf", "float16", 3.0),
     ),
 )
 """A run's loss scale up to its first overflow, which wastes 100 ms."""
@@ -60,7 +60,6 @@ def trained_precision() -> RunPrecision:
             mixed_end=1.9,
             fp32_end=1.0,
             seed_ends=[1.0, 1.1, 0.9, 1.0],
-            layers=[LayerDrift("layer1.conv1", 0.001), LayerDrift("fc", 0.25)],
         ),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 
 import numpy as np
@@ -11,15 +10,15 @@ import pytest
 from numpy.typing import NDArray
 
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS
+from lightning_perf.report.labels import CATEGORY_LABELS, GAP_LABELS, MEMORY_LABELS, PHASE_LABELS
 from tests.page.server import ASSETS
 
-LABELS = json.loads((ASSETS / "text" / "labels.json").read_text())
 FAMILIES = {
-    "categories": [name for name in LABELS["categories"] if name.split("_")[0] not in ("memcpy", "runtime")]
+    "categories": [name for name in CATEGORY_LABELS if name.split("_")[0] not in ("memcpy", "runtime")]
     + ["memcpy", "runtime"],
-    "gaps": list(LABELS["gaps"]),
-    "phases": list(LABELS["phases"]),
-    "memory": list(LABELS["memory"]),
+    "gaps": list(GAP_LABELS),
+    "phases": list(PHASE_LABELS),
+    "memory": list(MEMORY_LABELS),
     "arithmetic": list(ARITHMETICS),
     "arms": [f"arm-{i}" for i in range(1, 7)],
     "overlap": ["overlapped", "communication"],

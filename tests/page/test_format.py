@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 
 from lightning_perf import units
-from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
-from lightning_perf.report import labels
 
 ASSETS = Path(units.__file__).parent / "page" / "assets"
 
@@ -21,7 +18,6 @@ PAIRS: dict[str, Callable[[float | None], str]] = {
     "bytes": units.format_bytes,
     "count": units.format_count,
     "share": units.format_share,
-    "ratio": units.format_ratio,
 }
 
 EDGES: list[float | None] = [
@@ -63,12 +59,3 @@ def test_figures_read_as_on_the_console(browser: Any, name: str) -> None:
     shown = page.evaluate("([name, numbers]) => numbers.map(globalThis.f[name])", [name, numbers])
     page.close()
     assert [(n, text) for n, text in zip(numbers, shown, strict=True) if text != PAIRS[name](n)] == []
-
-
-def test_the_page_uses_the_words_of_the_console() -> None:
-    shown = json.loads((ASSETS / "text" / "labels.json").read_text())
-    assert shown["categories"] == labels.CATEGORY_LABELS
-    assert shown["gaps"] == labels.GAP_LABELS
-    assert shown["phases"] == labels.PHASE_LABELS
-    assert shown["reasons"] == REASONS
-    assert shown["memory"] == labels.MEMORY_LABELS

@@ -8,31 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.documents import page_json
-from lightning_perf.page import html
-from lightning_perf.page.html import render_html
 from lightning_perf.report.document import PerfReport
+from lightning_perf.report.sections import page as sections
 from tests.page.samples import hand_made_report
+from tests.page.server import ASSETS
 
-ASSETS = Path(html.__file__).parent / "assets"
 MANY = 50_000
-
-
-def document(report: PerfReport, rows: int) -> Any:
-    """The report as JSON, with tables of so many rows."""
-    found = json.loads(page_json(report))
-    for rank in found["ranks"]:
-        for table in ("kernels", "operators"):
-            row = rank[table]["rows"][0]
-            rank[table]["rows"] = [{**row, "name": f"{table}_{number}"} for number in range(rows)]
-    return found
-
-
-def shown(page: bytes) -> Any:
-    """The document in a page."""
-    (text,) = re.findall(rb'id="document"[^>]*>(.*?)</script>', page, re.DOTALL)
-    return json.loads(text)
 
 
 @pytest.fixture
@@ -40,36 +24,40 @@ def report(tmp_path: Path) -> PerfReport:
     return hand_made_report(tmp_path)
 
 
+def long(report: PerfReport, rows: int) -> PerfReport:
+    """The report with so many operators and kernels on each rank."""
+    ranks = []
+    for rank in report.ranks:
+        tables = {"operators": rank.operators, "kernels": rank.kernels}
+        many = {
+            name: replace(found, rows=tuple(replace(found.rows[0], name=f"{name}_{n}") for n in range(rows)))
+            for name, found in tables.items()
+            if found is not None
+        }
+        ranks.append(replace(rank, **many))
+    return replace(report, ranks=tuple(ranks))
+
+
 def test_a_page_holds_the_most_expensive_rows_and_their_number(report: PerfReport) -> None:
-    whole = document(report, MANY)
-    data = json.dumps(whole).encode()
-    page = render_html(data, "run", "many")
-    cut = shown(page)
-    assert cut.pop("truncated") == {"kernels": MANY, "operators": MANY}
-    ranks = list(zip(cut["ranks"], whole["ranks"], strict=True))
-    for short, long in ranks:
-        for table in ("kernels", "operators"):
-            rows = short[table].pop("rows")
-            assert rows == long[table].pop("rows")[: html.MOST_ROWS // len(ranks)]
-    assert cut == whole
-    assert len(page) < len(data) / 4
-
-
-def test_a_short_document_stays_as_it_is(report: PerfReport) -> None:
-    data = report.to_json(indent=None).encode()
-    assert html.cut_long_tables(data, 10_000, 10_000) is data
+    whole = long(report, MANY)
+    page = page_json(whole)
+    for row in range(2):
+        for name in ("kernels", "operators"):
+            *_, table, rest = json.loads(page)["parts"][f"{name}.{row}"]
+            assert [cells[0]["text"] for cells in table["rows"]] == [f"{name}_{n}" for n in range(5000)]
+            assert rest["text"].startswith(f"… and 45,000 more {name}. lightning-perf analyze PATH --json prints all.")
+    assert len(page) < len(whole.to_json(indent=None)) / 4
+    assert PerfReport.from_json(page).verdict == report.verdict
 
 
 def test_the_page_says_how_many_rows_it_leaves_out(
     report: PerfReport, open_page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(html, "MOST_ROWS", 60)
-    opened = open_page(json.dumps(document(report, 2000)).encode())
+    monkeypatch.setattr(sections, "MOST_ROWS", 60)
+    opened = open_page(long(report, 2000))
     for view in ("kernels", "operators"):
         opened.show(view)
-        assert "The first 30 of 2,000 rows. lightning-perf analyze PATH --json prints all." in opened.page.inner_text(
-            "main"
-        )
+        assert f"… and 1,970 more {view}. lightning-perf analyze PATH --json" in opened.page.inner_text("main")
 
 
 def test_extremes_of_many_values(tab: Any) -> None:

@@ -1,4 +1,4 @@
-"""The page as a server shows it: runs, progress, failures, new data, and tables that come page by page."""
+"""The page as a server shows it: runs, progress, failures, new data, and Perfetto."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_run_on_display_stays_when_another_one_becomes_the_newest(server: Se
 
 
 def test_a_view_that_cannot_be_drawn_says_so_and_the_others_work(server: Server, report: dict[str, Any]) -> None:
-    report["ranks"][report["lead"]]["kernels"]["rows"][0]["launchers"] = None
+    report["parts"][f"kernels.{report['lead']}"][-1]["rows"] = [None]
     server.runs(("odd", 1.0))
     server.answers["data/report odd"] = [(200, report)]
     server.open("#view=kernels")
@@ -115,28 +115,6 @@ def test_a_view_that_cannot_be_drawn_says_so_and_the_others_work(server: Server,
     assert "null" in server.faults.pop()
     server.page.click("nav a:text-is('Operators')")
     server.page.wait_for_selector("#table-operators tbody th")
-
-
-def test_a_shortened_table_comes_page_by_page(server: Server, report: dict[str, Any]) -> None:
-    lead = report["lead"]
-    table = report["ranks"][lead]["kernels"]
-    row = table["rows"][0]
-    server.runs(("long", 1.0))
-    server.answers["data/report long"] = [(200, {**report, "truncated": {"kernels": 5000}})]
-    pages = [{"rows": [{**row, "name": f"page {n}"}], "total": 5000, "offset": 25 * n} for n in range(3)]
-    server.answers["data/table long"] = [(200, page) for page in pages]
-    server.open("#view=kernels")
-    server.page.wait_for_selector("text=page 0")
-    assert "1–25 of 5,000" in server.page.inner_text("#table-kernels .table-foot")
-    server.page.click("[aria-label='Next page']")
-    server.page.wait_for_selector("text=page 1")
-    server.page.fill("#table-kernels input[type=search]", "gemm")
-    server.page.wait_for_selector("text=page 2")
-    asked = [query for path, query in server.asked if path == "data/table"]
-    first = {"run": "long", "rank": str(lead), "table": "kernels", "limit": "25", "sort": "total_ns", "descending": "1"}
-    assert {key: asked[0][key] for key in first} == first
-    assert [query["offset"] for query in asked] == ["0", "25", "0"]
-    assert asked[2]["filter"] == "gemm"
 
 
 def test_the_timeline_opens_perfetto_with_the_chosen_file(server: Server, report: dict[str, Any]) -> None:

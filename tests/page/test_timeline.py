@@ -313,11 +313,11 @@ def test_the_file_of_the_v100_sample_is_no_larger_than_without_a_timeline(corpus
     report = analyze(trace)
     assert report.ranks[0].timeline is not None
     assert report.ranks[0].timeline.bins == 400
-    assert len(render_html(report.to_json(indent=None).encode(), "run", trace.name)) < 2_400_000
+    assert len(render_html(page_json(report), "run", trace.name)) < 2_400_000
 
 
 def test_perfetto_opens_at_the_instant_and_keeps_its_place(server: Server, tmp_path: Path) -> None:
-    report = json.loads(run_of(tmp_path, 2).to_json())
+    report = json.loads(page_json(run_of(tmp_path, 2)))
     server.runs(("fit", 1.0))
     server.answers["data/runs"][0][1]["runs"][0]["traces"] = ["other.pt.trace.json", "rank0.1.pt.trace.json"]
     server.answers["data/report fit"] = [(200, report)]

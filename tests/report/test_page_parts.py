@@ -101,7 +101,7 @@ PARTS: list[tuple[Callable[[Path], PerfReport], str, tuple[str, ...]]] = [
     (
         partial(accounts.faulty, "slow-checkpoints"),
         "fit_time",
-        ("first step complete after", "checkpoints: 20.0 s, ", "Parts of the fit"),
+        ("first step complete after", "checkpoints: 20.0 s, "),
     ),
     (partial(accounts.faulty, "slow-checkpoints"), "fit_findings", ("Findings of the whole fit", " of the fit ")),
     (
@@ -201,7 +201,7 @@ def test_terms_on_amd_are_those_of_amd(tmp_path: Path) -> None:
     (device,) = document["ranks"][1]["metadata"]["devices"]
     device |= {"name": "AMD Instinct MI300X", "compute_major": 9, "compute_minor": 4}
     assert {"CU efficiency", "Matrix Cores (MFMA)"} <= tiles(document).keys()
-    assert "gfx942" in part(PerfReport.from_json(json.dumps(document)), "summary.1")
+    assert "AMD Instinct MI300X" in part(PerfReport.from_json(json.dumps(document)), "summary.1")
 
 
 def test_the_tile_of_the_step_time_says_mean_or_median(tmp_path: Path) -> None:

@@ -120,12 +120,14 @@ def test_processes_that_no_recording_needs_decode(
     assert [task.processes for task in tasks] == [2, 2]
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_progress_has_the_time_left(
-    groups: list[list[Path]], workers: type[Watched], monkeypatch: pytest.MonkeyPatch
+    jobs: int, groups: list[list[Path]], workers: type[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recordings, "PROGRESS_S", 0.0)
     lines: list[str] = []
-    analyze_recordings(groups, on_progress=lines.append)
+    analyze_recordings(groups, jobs=jobs, on_progress=lines.append)
+    assert len(workers.started) == (jobs if jobs > 1 else 0)
     assert [line.partition(" analyzed, ")[0] for line in lines] == [f"{n} of 5 recordings" for n in (1, 2, 3, 4)]
     assert all(line.endswith(" left") for line in lines)
     lines.clear()

@@ -11,19 +11,18 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, TableQuery, Task, Working
+from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Task, Working
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
 
 def main(channel: Channel) -> None:
-    """Run the Python code that a task's ``fetched`` or a query's ``wanted`` holds, and answer with the process's ID."""
-    while True:
-        job = channel.receive(Task, TableQuery, DiffQuery)
-        names = {"channel": channel, "job": job, "Done": Done, "Failed": Failed, "Working": Working, "Path": Path}
-        code = job.fetched if isinstance(job, Task) else job.wanted
-        exec(code, {**names, "os": os, "signal": signal, "subprocess": subprocess, "sys": sys, "time": time})
-        channel.send(Done(str(os.getpid()).encode()))
+    """Run the code in a task's ``fetched`` or in place of the first report, and answer with the process's ID."""
+    job = channel.receive(Task, DiffQuery)
+    names = {"channel": channel, "job": job, "Done": Done, "Failed": Failed, "Working": Working, "Path": Path}
+    code = job.fetched if isinstance(job, Task) else job.before
+    exec(code, {**names, "os": os, "signal": signal, "subprocess": subprocess, "sys": sys, "time": time})
+    channel.send(Done(str(os.getpid()).encode()))
 
 
 def hungry(channel: Channel) -> None:

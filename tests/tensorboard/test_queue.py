@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import msgspec
 import pytest
 
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Answer, Done, Failed, Job, TableQuery, Task, Working
+from lightning_perf.tensorboard.jobs import Answer, DiffQuery, Done, Failed, Job, Task, Working
 from lightning_perf.tensorboard.queue import SMALL_BYTES, Queue
 from lightning_perf.tensorboard.storage import Storage
 from tests.support.processes import dies
@@ -29,16 +28,16 @@ class Scripted(Queue):
     """A queue whose worker process runs a piece of Python for each task (see `scripted_workers`)."""
 
     def __init__(self, code: str = "", **times: float) -> None:
-        super().__init__("tests.tensorboard.scripted_workers:main", **{"idle_s": 0.5, **times})
+        super().__init__("tests.tensorboard.scripted_workers:main", **times)
         self._code = code
 
     def ask(self, job: Job) -> Answer:
         return super().ask(msgspec.structs.replace(job, fetched=self._code) if isinstance(job, Task) else job)
 
 
-def query(code: str, offset: int = 0) -> TableQuery:
-    """A query whose text the scripted worker runs."""
-    return TableQuery("/nowhere", 0, "kernels", offset, 10, None, True, code)
+def query(code: str) -> DiffQuery:
+    """A comparison, in place of which the scripted worker runs a text."""
+    return DiffQuery(code, "/nowhere")
 
 
 def ending(queue: Queue, job: Job) -> Answer:
@@ -188,32 +187,13 @@ def test_children_of_a_worker_end_with_it_and_it_works_away_from_the_log_directo
     assert folder == "/"
 
 
-def test_one_process_answers_all_queries_until_it_is_idle() -> None:
-    queue = Scripted()
-    workers = {process(queue, query("", number)) for number in range(12)}
-    assert len(workers) == 1
-    assert os.getpid() not in workers
-    assert dies(*workers)
-    until(lambda: not queue.lanes)
-    assert process(queue, query("")) not in workers
-
-
 def test_a_slow_query_is_answered_later_and_holds_up_no_document(tmp_path: Path) -> None:
     queue = Scripted(wait_s=0.0)
     slow = query(f"while not os.path.exists({str(tmp_path / 'go_on')!r}): time.sleep(0.01)")
-    assert queue.ask(slow) == Working(0.0, "reading the report")
+    assert queue.ask(slow) == Working(0.0, "reading the reports")
     assert process(queue, task()) > 0
     (tmp_path / "go_on").touch()
     assert process(queue, slow) > 0
-
-
-def test_a_worker_that_ended_between_queries_is_replaced() -> None:
-    queue = Scripted(idle_s=2.0)
-    assert ending(queue, query("channel.send(Failed('no memory', 500)); os._exit(0)")) == Failed("no memory", 500)
-    first = process(queue, query(""))
-    os.kill(first, 9)
-    assert dies(first)
-    assert process(queue, query("")) not in (first, 0)
 
 
 def test_a_query_that_nobody_asks_for_any_more_ends(tmp_path: Path) -> None:

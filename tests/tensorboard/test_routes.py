@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tensorboard.backend.application import TensorBoardWSGI
@@ -18,7 +17,6 @@ from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.cache import BESIDE
 from lightning_perf.tensorboard.jobs import Done, Failed, Working
 from lightning_perf.tensorboard.responses import perfetto_assets
-from lightning_perf.tensorboard.run_summaries import LARGEST_BYTES
 from tests.page.tradeoff_sample import hand_made_tradeoff
 from tests.tensorboard.support import PREFIX, InlineQueue, PluginUnderTest, StubQueue, asker, write_study, write_trace
 
@@ -65,8 +63,8 @@ def test_a_report_is_that_of_the_command_and_is_kept_beside_the_data(logdir: Pat
     tab = asker(logdir)
     report = tab.json("data/report", run="fit")
     assert report == json.loads(page_json(analyze(logdir / "fit")))
-    assert PerfReport.from_json(json.dumps(report)).ranks[0].kernels is not None
-    assert len(list((logdir / "fit" / BESIDE).iterdir())) == 2
+    assert PerfReport.from_json(json.dumps(report)).verdict.where == report["verdict"]["where"]
+    assert len(list((logdir / "fit" / BESIDE).iterdir())) == 3
     assert tab.json("data/report", run="fit") == report
     assert isinstance(tab.queue, InlineQueue)
     assert len(tab.queue.asked) == 1
@@ -78,7 +76,6 @@ def test_work_in_progress_is_a_202_with_how_far_it_is(logdir: Path) -> None:
     tab = asker(logdir, StubQueue(Working(0.25, "reading traces")))
     expected = {"state": "working", "done": 0.25, "message": "reading traces"}
     assert tab.json("data/report", 202, run="fit") == expected
-    assert tab.json("data/table", 202, run="fit", table="kernels") == expected
     assert tab.json("data/diff", 202, run="fit", other="fit") == expected
 
 
@@ -95,33 +92,6 @@ def test_an_unreadable_trace_is_a_failure_that_names_it(logdir: Path) -> None:
     answer = asker(logdir).json("data/report", 422, run="fit")
     assert answer["state"] == "failed"
     assert f"{logdir}/fit/a.pt.trace.json" in answer["message"]
-
-
-def test_long_tables_come_page_by_page(logdir: Path) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json", kernels=30)
-    tab = asker(logdir)
-    arguments: dict[str, Any] = {"run": "fit", "rank": 0, "table": "kernels", "sort": "name", "descending": 0}
-    page = tab.json("data/table", offset=27, limit=5, **arguments)
-    assert [row["name"] for row in page["rows"]] == ["kernel_0027", "kernel_0028", "kernel_0029"]
-    assert page["total"] == 30
-    assert tab.json("data/table", filter="kernel_0003", **arguments)["total"] == 1
-    assert len(tab.json("data/table", limit=999_999, **arguments)["rows"]) == 30
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        ({"table": "secrets"}, 400, "must be operators or kernels"),
-        ({"table": "kernels", "rank": "7"}, 404, "no rank 7"),
-        ({"table": "kernels", "rank": "-1"}, 400, '"rank" must be a whole number'),
-        ({"table": "kernels", "offset": "1e9"}, 400, '"offset" must be'),
-        ({"table": "kernels", "limit": "9" * 20}, 400, '"limit" must be'),
-        ({"table": "kernels", "sort": "__class__"}, 404, "no __class__"),
-    ],
-)
-def test_bad_questions_about_tables(logdir: Path, arguments: dict[str, str], status: int, message: str) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    assert message in asker(logdir).json("data/table", status, run="fit", **arguments)["message"]
 
 
 def test_a_diff_is_that_of_the_command(logdir: Path) -> None:
@@ -267,14 +237,13 @@ def test_the_median_without_the_profiler_is_the_step_time_of_a_run(logdir: Path)
     assert row["step_ns"] == 90_000
 
 
-def test_a_large_or_damaged_report_has_no_summary(logdir: Path) -> None:
+def test_a_damaged_summary_is_left_out(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
     tab = asker(logdir)
     tab.json("data/report", run="fit")
-    for data in (b"{", b" " * (LARGEST_BYTES + 1)):
-        (page,) = logdir.rglob("*.page")
-        page.write_bytes(data)
-        assert asker(logdir).json("data/runs")["runs"][0]["verdict"] is None
+    (summary,) = logdir.rglob("*.summary")
+    summary.write_bytes(b"{")
+    assert asker(logdir).json("data/runs")["runs"][0]["verdict"] is None
 
 
 def test_a_run_right_inside_the_log_directory_has_its_name(logdir: Path) -> None:

@@ -18,7 +18,7 @@ from tests.tensorboard.support import PREFIX, StubQueue, asker, write_trace
 HOSTILE = '<img src=x onerror="alert(1)">'
 
 
-DATA = ["data/report", "data/table", "data/study", "data/tradeoff", "data/diff", "trace"]
+DATA = ["data/report", "data/study", "data/tradeoff", "data/diff", "trace"]
 ROUTES = [*DATA, "data/runs", "index.html", "index.js", "static/index.html", "perfetto/index.html"]
 
 
@@ -74,7 +74,7 @@ def test_every_answer_has_the_headers_that_keep_it_harmless(logdir: Path, caplog
     write_trace(logdir / "fit" / "a.pt.trace.json")
     client = asker(logdir).client
     for route in [*ROUTES[:-1], "no/such", "static/nothing.js"]:
-        with client.get(f"{PREFIX}/{route}?run=fit&other=fit&table=kernels") as response:
+        with client.get(f"{PREFIX}/{route}?run=fit&other=fit") as response:
             _check_headers(response, route, caplog)
 
 

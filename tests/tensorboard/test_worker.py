@@ -1,24 +1,22 @@
-"""A real worker process, its memory, and its answers to queries."""
+"""A real worker process, its memory, and its comparisons."""
 
 from __future__ import annotations
 
-import json
 import resource
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lightning_perf.report.build import analyze
 from lightning_perf.tensorboard.cache import BESIDE, find, key_of, make_task
-from lightning_perf.tensorboard.jobs import Answer, Damaged, DiffQuery, Done, Failed, TableQuery, Working
+from lightning_perf.tensorboard.jobs import Answer, Damaged, DiffQuery, Done, Failed, Working
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.worker import work
 from lightning_perf.workers.process import WorkerProcess
 from tests.tensorboard.support import asker, run_of, until, write_trace
 
 
-def test_a_real_worker_makes_a_report_and_answers_queries_about_it(logdir: Path) -> None:
+def test_a_real_worker_makes_a_report_and_ends(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json", kernels=3)
     run = run_of(logdir)
     key = key_of(run)
@@ -30,10 +28,6 @@ def test_a_real_worker_makes_a_report_and_answers_queries_about_it(logdir: Path)
         report = find(run, key, "report")
         assert report is not None
         assert report.read_bytes() == analyze(logdir / "fit").to_json(indent=None).encode()
-        for offset in range(4):
-            worker.send(TableQuery(str(report), 0, "kernels", offset, 1, "name", False, ""))
-            rows = json.loads(worker.receive(Done, timeout_s=60).data)["rows"]
-            assert [row["name"] for row in rows] == ([f"kernel_{offset:04}"] if offset < 3 else [])
     assert worker.exit_code == 0
 
 
@@ -44,23 +38,17 @@ def test_a_worker_s_memory_is_limited(logdir: Path) -> None:
         answer = worker.receive(Failed, timeout_s=60)
         assert "The analysis needs more than 0.3 GB" in answer.message
         assert answer.may_pass
-        worker.send(DiffQuery("/nowhere", "/nowhere"))
-        assert "The answer needs more than 0.3 GB" in worker.receive(Failed, timeout_s=60).message
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] != 300 << 20  # of this process
 
 
-def test_rows_and_diffs_come_through_the_queue(logdir: Path) -> None:
+def test_a_diff_comes_through_the_queue(logdir: Path) -> None:
     for name, kernel_us in (("a", 40), ("b", 60)):
         write_trace(logdir / name / "x.pt.trace.json", kernel_us=kernel_us, kernels=3)
     compared = analyze(logdir / "a").diff(analyze(logdir / "b"))
-    tab = asker(logdir, Queue(idle_s=0.5))
-    asked: dict[str, Any] = {"run": "a", "other": "b", "table": "kernels", "sort": "name", "descending": 0}
-    for route in ("data/table", "data/diff"):
-        until(lambda route=route: tab.get(route, **asked).status_code != 202)  # type: ignore[misc]
-    rows = tab.json("data/table", **asked)
-    assert [row["name"] for row in rows["rows"]] == ["kernel_0000", "kernel_0001", "kernel_0002"]
-    changed = tab.json("data/diff", **asked)
-    rows = changed["parts"]["diff_kernels"][-1]["rows"]
+    tab = asker(logdir, Queue())
+    answers = []
+    until(lambda: answers.append(tab.get("data/diff", run="a", other="b")) or answers[-1].status_code != 202)
+    rows = answers[-1].json["parts"]["diff_kernels"][-1]["rows"]  # type: ignore[index]
     assert sum(row[3]["value"] for row in rows) == compared.diff.kernels.change_ns  # type: ignore[union-attr]
 
 
@@ -69,16 +57,13 @@ def test_a_damaged_report_is_made_again(logdir: Path, damage: bytes) -> None:
     for name in ("a", "b"):
         write_trace(logdir / name / "x.pt.trace.json")
     tab = asker(logdir)
-    asked: dict[str, Any] = {"table": {"run": "a", "table": "kernels"}, "diff": {"run": "b", "other": "a"}}
-    for route, arguments in asked.items():
-        answer = tab.json(f"data/{route}", **arguments)
-        (path,) = (logdir / "a" / BESIDE).glob("*.report")
-        whole = path.read_bytes()
-        path.write_bytes(damage)
-        assert tab.json(f"data/{route}", **arguments) == answer
-        assert path.read_bytes() == whole
+    answer = tab.json("data/diff", run="b", other="a")
+    (path,) = (logdir / "a" / BESIDE).glob("*.report")
+    whole = path.read_bytes()
+    path.write_bytes(damage)
+    assert tab.json("data/diff", run="b", other="a") == answer
+    assert path.read_bytes() == whole
 
 
 def test_a_missing_report_is_damaged() -> None:
-    for query in (DiffQuery("/nowhere", "/nowhere"), TableQuery("/nowhere", 0, "kernels", 0, 1, None, True, "")):
-        assert work(query, lambda _: None) == Damaged("/nowhere")
+    assert work(DiffQuery("/nowhere", "/nowhere"), lambda _: None) == Damaged("/nowhere")

@@ -57,7 +57,7 @@ def test_the_figures(tmp_path: Path) -> None:
     assert rank.step_ns == sorted(one.step_ns for one in latest)[len(latest) // 2]
     assert rank.data_wait_share == pytest.approx(sum(one.data_wait_ns for one in latest) / wall_ns)
     assert rank.samples_per_second == pytest.approx(32 * len(latest) / wall_ns * 1e9)
-    assert (rank.usual_ns, rank.slow_steps, rank.slowest) == (101 * MS, 1, (steps[60],))
+    assert (rank.usual.p50_ns, rank.usual.outlier_steps, rank.usual.outliers) == (101 * MS, 1, (steps[60],))
     assert len(rank.latest_ns) == LATEST_STEPS
     assert (rank.loss_scale, rank.skipped_steps, rank.captures) == (None, 0, 0)
 

@@ -8,10 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,10 +19,13 @@ from lightning_perf.errors import TraceError
 from lightning_perf.report.build import analyze
 from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
 from lightning_perf.trace import column_cache, reader
+from lightning_perf.trace.columns import release_columns
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from tests.support.same_trace import assert_same_trace
 from tests.support.trace_builder import TraceBuilder
+
+T = TypeVar("T")
 
 LONG_AGO_S = 1_700_000_000
 TENSORS = {"parameters": [[0, 4096, 512]], "gradients": [[-1, 8192, 64]]}
@@ -76,14 +79,24 @@ def decoded(monkeypatch: pytest.MonkeyPatch, times: int) -> Iterator[None]:
     assert len(seen) == times
 
 
+def without_cache(read: Callable[[Path], T], path: Path, monkeypatch: pytest.MonkeyPatch) -> T:
+    with monkeypatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, OFF)
+        return read(path)
+
+
 def test_the_second_reader_gets_the_same_trace(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with decoded(monkeypatch, 1):
         first, second = read_trace(path), read_trace(path)
-    assert_same_trace(first, second)
+    alone = without_cache(read_trace, path, monkeypatch)
+    assert_same_trace(alone, first)
+    assert_same_trace(alone, second)
     assert second.tensors[0].available_bytes == {0: 9}
     assert second.sources == (str(path),)
-    second.operators.start_ns[0] = 7  # as writable as decoded columns, and the entry stays as it is
-    assert_same_trace(first, read_trace(path))
+    release_columns()  # they are read from the file again
+    assert_same_trace(alone, second)
+    with pytest.raises(ValueError, match="read-only"):
+        second.operators.start_ns[0] = 7
     (entry,) = cache.iterdir()
     assert entry.stat().st_mode & 0o777 == 0o600
 
@@ -92,9 +105,10 @@ def test_the_second_reader_gets_the_same_trace(path: Path, cache: Path, monkeypa
 def test_a_real_trace(file: str, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with decoded(monkeypatch, 1):
         traces = [read_trace(corpus / "traces" / file) for _ in range(2)]
-        reports = [analyze(corpus / "traces" / file).to_json() for _ in range(2)]
-    assert_same_trace(*traces)
-    assert reports[0] == reports[1]
+        report = analyze(corpus / "traces" / file).to_json()
+    for trace in traces:
+        assert_same_trace(trace, without_cache(read_trace, corpus / "traces" / file, monkeypatch))
+    assert report == without_cache(analyze, corpus / "traces" / file, monkeypatch).to_json()
 
 
 def test_a_copy_elsewhere_is_known(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

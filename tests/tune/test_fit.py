@@ -1,6 +1,7 @@
 """What is left out of a fit of a trial, and what is not."""
 
 import logging
+from collections import UserList
 
 import lightning.pytorch as pl
 import pytest
@@ -83,7 +84,8 @@ def test_what_real_trainings_have_does_not_end_or_break_a_trial(kind, tmp_path, 
         pl.callbacks.ModelSummary(),
         pl.callbacks.Timer("00:00:00:01"),
     ]
-    trainer = TRAINER | {"callbacks": callbacks, "max_epochs": 1, "max_steps": 2, "logger": True, "fast_dev_run": True}
+    given = UserList(callbacks)  # Hydra's lists are of its own class, too
+    trainer = TRAINER | {"callbacks": given, "max_epochs": 1, "max_steps": 2, "logger": True, "fast_dev_run": True}
     _, window = converse(order(Training(kind(), Data(), trainer), tmp_path / "work"), 40)
     assert isinstance(window, Window)
     assert window.steps == 40  # two epochs and a half

@@ -123,6 +123,9 @@ MOST_WORKERS = 16
 SPARE = 0.25
 """Cores by which worker processes and training may exceed those of the machine before they compete."""
 
+WORTH_A_WORKER = 0.1
+"""Share by which further workers must shorten the step to be advised, if the cores do not suffice to keep up."""
+
 
 def affordable_workers(cores: float, busy: float) -> int:
     """Return how many workers fit on some cores, if each computes for a share of the time.
@@ -158,12 +161,27 @@ class LoadingCost(Struct, frozen=True):
 
     @property
     def advised(self) -> int:
-        """Workers to advise: as many as keep up, if the cores suffice and leave one to the training thread."""
-        most = affordable_workers(max(self.cores - 1, 1), self.busy) if self.cores else MOST_WORKERS
-        return min(self.needed, most, MOST_WORKERS)
+        """Workers to advise: as many as keep up, or as many as the cores allow if these do not suffice for that."""
+        most = min(self.needed, MOST_WORKERS)
+        if self.pace_ns(most) <= self.rest_ns:
+            return most
+        enough_ns = (1 + WORTH_A_WORKER) * self.pace_ns(most)
+        return next(workers for workers in range(1, most + 1) if self.pace_ns(workers) <= enough_ns)
+
+    def pace_ns(self, workers: int, sent_ns: float = 0.0, received_ns: float = 0.0) -> float:
+        """Return the time between steps that so many workers can keep up with, if they also send their batches.
+
+        It is their own time for the batches of a step, or the processor time of a step on all cores if that is longer.
+        A core that the training leaves idle while it waits makes batches. The training counts as one thread.
+        """
+        computed_ns = self.busy * self.loading_ns + sent_ns + self.rest_ns + received_ns
+        return max((self.loading_ns + sent_ns) / workers, computed_ns / self.cores if self.cores else 0.0)
 
     def compete(self, workers: int) -> bool:
-        """Return whether so many workers take cores that the training computes on."""
-        if not self.cores or not self.training_cores:
+        """Return whether so many workers take cores from threads of torch: an operator waits for its last thread.
+
+        A single thread shares its core with workers while it waits for data, which `step_ns` counts.
+        """
+        if not self.cores or self.training_cores < 2:
             return False
         return min(self.training_cores, self.cores) + workers * self.busy > self.cores + SPARE

@@ -116,11 +116,9 @@ def _neighbours(trace: Trace, stretches: list[tuple[int, int]]) -> tuple[str | N
     """Return the outermost operators of the training thread around the pauses with most of the time."""
     table = trace.operators
     rows = np.flatnonzero((table.thread == trace.steps.thread) & (trace.links.operator_parent < 0))
+    starts, names = table.start_ns[rows], [None, *(trace.names[code] for code in table.name[rows].tolist()), None]
+    began = np.searchsorted(starts, np.array(stretches, dtype=np.int64), side="left").tolist()
     time_ns: Counter[tuple[str | None, str | None]] = Counter()
-    for start, end in stretches:
-        last = int(np.searchsorted(table.start_ns[rows], start, side="left")) - 1
-        following = int(np.searchsorted(table.start_ns[rows], end, side="left"))
-        after = trace.names[table.name[rows[last]]] if last >= 0 else None
-        before = trace.names[table.name[rows[following]]] if following < len(rows) else None
-        time_ns[after, before] += end - start
+    for (start, end), (last, following) in zip(stretches, began, strict=True):
+        time_ns[names[last], names[following + 1]] += end - start
     return min(time_ns, key=lambda pair: (-time_ns[pair], str(pair))) if time_ns else (None, None)

@@ -16,17 +16,22 @@ class NameRule(Struct, frozen=True):
     """One naming scheme.
 
     Attributes:
-        pattern: A pattern in such names. A group named ``dtype`` holds the arithmetic's spelling.
+        pattern: A pattern in such names, in any case. A group named ``dtype`` holds the arithmetic's spelling. Most
+            recordings need few patterns, and compiling all takes 10 ms, so each is compiled on its first use.
         arithmetic: The arithmetic, if it is the same for the whole family; ``None`` if the group gives it or the name
             does not show it.
         tensor_cores: Whether such kernels run on Tensor Cores; ``None`` if the name does not show it.
         source: The documentation of the scheme, or the place where the name was seen with operators of known types.
     """
 
-    pattern: re.Pattern[str]
+    pattern: str
     arithmetic: str | None
     tensor_cores: bool | None
     source: str
+
+    def search(self, name: str) -> re.Match[str] | None:
+        """Search a name for the pattern."""
+        return re.search(self.pattern, name, re.IGNORECASE)
 
 
 _SPELLINGS = {
@@ -61,96 +66,95 @@ _CUBLAS_NAMES = "https://github.com/NVIDIA/cutlass/issues/1025"
 _KINETO_SAMPLES = "https://github.com/pytorch/kineto/tree/main/tb_plugin/samples"
 
 
-def _rule(pattern: str, arithmetic: str | None, tensor_cores: bool | None, source: str) -> NameRule:
-    return NameRule(re.compile(pattern, re.IGNORECASE), arithmetic, tensor_cores, source)
-
-
 # fmt: off
 RULES: tuple[NameRule, ...] = (
     # cuBLAS's own code generator. Letters: A and B (one letter when they are the same and 16 or 32 bit wide), then
     # compute, then output. So tst is bf16 × bf16 in fp32 to bf16, hss fp16 to fp32, qqtst fp8, ootst fp4 (NVFP4).
-    _rule(r"nvjet_(sm\d+_)?\w*?(?<=_)sss_(?P<dtype>tf32)", None, True, _NVJET_NAMES),
-    _rule(r"nvjet_(?:sm\d+_)?(?P<dtype>[thqro])[a-z]*_\d", None, True, _NVJET_NAMES),
-    _rule(r"nvjet_(?:sm\d+_)?(?P<dtype>d)dd_\d", None, None, _NVJET_NAMES),
+    NameRule(r"nvjet_(sm\d+_)?\w*?(?<=_)sss_(?P<dtype>tf32)", None, True, _NVJET_NAMES),
+    NameRule(r"nvjet_(?:sm\d+_)?(?P<dtype>[thqro])[a-z]*_\d", None, True, _NVJET_NAMES),
+    NameRule(r"nvjet_(?:sm\d+_)?(?P<dtype>d)dd_\d", None, None, _NVJET_NAMES),
 
     # XMMA: storage of A and B, then the type that is multiplied and the accumulator: f32f32_tf32f32 is TF32.
-    _rule(r"sm\d+_xmma_.*?_(?P<dtype>f64|f32)f\d+_f\d+_.*(ffma|simt)", None, False, _XMMA_NAMES),
-    _rule(r"sm\d+_xmma_.*?_(?:bf16|tf32|f16|f32|f64|e4m3|e5m2|i8)[a-z]+\d+m?\d*_"
+    NameRule(r"sm\d+_xmma_.*?_(?P<dtype>f64|f32)f\d+_f\d+_.*(ffma|simt)", None, False, _XMMA_NAMES),
+    NameRule(r"sm\d+_xmma_.*?_(?:bf16|tf32|f16|f32|f64|e4m3|e5m2|i8)[a-z]+\d+m?\d*_"
           r"(?P<dtype>bf16|tf32|f16|f64|e4m3|e5m2|i8)", None, True, _XMMA_NAMES),
-    _rule(r"sm\d+_xmma_.*?_f32f32_(?P<dtype>f32)f32", None, False, _XMMA_NAMES),
+    NameRule(r"sm\d+_xmma_.*?_f32f32_(?P<dtype>f32)f32", None, False, _XMMA_NAMES),
 
     # CUTLASS 3: the operands' types follow the shape: …gemm_e4m3_e4m3_f32_bf16_bf16.
-    _rule(r"cutlass3x_sm\d+_(?:bs)?(?:sp)?tensorop_\w*?gemm_(?:block_scaled_)?(?:ue\w+?x)?"
+    NameRule(r"cutlass3x_sm\d+_(?:bs)?(?:sp)?tensorop_\w*?gemm_(?:block_scaled_)?(?:ue\w+?x)?"
           r"(?P<dtype>bf16|f16|tf32|f64|e4m3|e5m2|e2m1|s8|u8|f8)", None, True, _CUTLASS_NAMES),
     # In its symbols the instruction names the types: of the sum, of A and of B. Blackwell's instructions take them as
     # arguments.
-    _rule(r"(?:MMA|SM90)_\d+x\d+x\d+_(?:F32|F16|S32)(?P<dtype>BF16|TF32|F16|E4M3|E5M2|S8|U8)", None, True, _GMMA_NAMES),
-    _rule(r"SM100_MMA_\w+<cutlass::(?P<dtype>bfloat16_t|half_t|tfloat32_t|float_e[45]m\d_t)", None, True, _GMMA_NAMES),
-    _rule(r"deep_gemm::(?:sm\d+_)?(?P<dtype>fp8|bf16|tf32)_",
+    NameRule(r"(?:MMA|SM90)_\d+x\d+x\d+_(?:F32|F16|S32)(?P<dtype>BF16|TF32|F16|E4M3|E5M2|S8|U8)",
+          None, True, _GMMA_NAMES),
+    NameRule(r"SM100_MMA_\w+<cutlass::(?P<dtype>bfloat16_t|half_t|tfloat32_t|float_e[45]m\d_t)",
+          None, True, _GMMA_NAMES),
+    NameRule(r"deep_gemm::(?:sm\d+_)?(?P<dtype>fp8|bf16|tf32)_",
           None, True, "https://github.com/deepseek-ai/DeepGEMM/tree/main/deep_gemm/include/deep_gemm/impls"),
-    _rule(r"grouped_gemm::(?:\w+::)*?(?:\w*_)?(?P<dtype>fp8|bf16)\w*::GemmKernel",
+    NameRule(r"grouped_gemm::(?:\w+::)*?(?:\w*_)?(?P<dtype>fp8|bf16)\w*::GemmKernel",
           None, True, "https://github.com/deepseek-ai/profile-data"),
-    _rule(r"cutlass3x_sm\d+_(?:bs)?tensorop_\w*?ue\w+?x(?P<dtype>f4|e2m1)", "fp4", True, _CUTLASS_NAMES),
+    NameRule(r"cutlass3x_sm\d+_(?:bs)?tensorop_\w*?ue\w+?x(?P<dtype>f4|e2m1)", "fp4", True, _CUTLASS_NAMES),
 
     # CUTLASS 2 and cuBLAS's hand-written kernels: [type_]<accumulator><instruction shape>[type]<operation>. Instruction
     # shapes give the rest: m8n8k4 is fp16 (or fp64 with a d), m16n8k8 without a type TF32, m16n8k16 16 bit.
-    _rule(r"(?:cutlass_\d*_?simt_|simt_)(?P<dtype>[sdhcz])gemm", None, False, _CUTLASS_NAMES),
-    _rule(r"(?:tensorop|volta|turing|ampere|ada|hopper)_(?P<dtype>bf16|fp16|f16|tf32|e4m3|e5m2|s8|u8|int8)_"
+    NameRule(r"(?:cutlass_\d*_?simt_|simt_)(?P<dtype>[sdhcz])gemm", None, False, _CUTLASS_NAMES),
+    NameRule(r"(?:tensorop|volta|turing|ampere|ada|hopper)_(?P<dtype>bf16|fp16|f16|tf32|e4m3|e5m2|s8|u8|int8)_"
           r"[shdif](?:884|1688|16816|161616|16832|8816)", None, True, _CUTLASS_NAMES),
-    _rule(r"(?:^|[_<])s(?:884|1688|16816|161616)(?P<dtype>tf32|bf16|f16)?(?:gemm|fprop|dgrad|wgrad|cudnn)\w*?_"
+    NameRule(r"(?:^|[_<])s(?:884|1688|16816|161616)(?P<dtype>tf32|bf16|f16)?(?:gemm|fprop|dgrad|wgrad|cudnn)\w*?_"
           r"(?P<dtype2>bf16|fp16|f16|tf32)_", None, True, _CUTLASS_NAMES),
-    _rule(r"(?:^|[_<])s1688(?:tf32)?(?:gemm|fprop|dgrad|wgrad)", "tf32", True, _MMA_SHAPES),
-    _rule(r"(?:^|[_<])(?:h(?:884|1688|16816|161616)|s884)(?:gemm|cudnn|fprop|dgrad|wgrad)", "fp16", True, _MMA_SHAPES),
-    _rule(r"(?:^|[_<])d(?:884|1688|16816)gemm", "fp64", True, _MMA_SHAPES),
-    _rule(r"(?:^|[_<])(?:i8816|i16832|i16864)|imma", "int8", True, _MMA_SHAPES),
-    _rule(r"hmma|(?:^|[_<])s16816|_tensorop_", None, True, _CUBLAS_NAMES),
+    NameRule(r"(?:^|[_<])s1688(?:tf32)?(?:gemm|fprop|dgrad|wgrad)", "tf32", True, _MMA_SHAPES),
+    NameRule(r"(?:^|[_<])(?:h(?:884|1688|16816|161616)|s884)(?:gemm|cudnn|fprop|dgrad|wgrad)",
+          "fp16", True, _MMA_SHAPES),
+    NameRule(r"(?:^|[_<])d(?:884|1688|16816)gemm", "fp64", True, _MMA_SHAPES),
+    NameRule(r"(?:^|[_<])(?:i8816|i16832|i16864)|imma", "int8", True, _MMA_SHAPES),
+    NameRule(r"hmma|(?:^|[_<])s16816|_tensorop_", None, True, _CUBLAS_NAMES),
     # Anchored: a search that looks ahead from everywhere takes milliseconds on a name of thousands of letters.
-    _rule(r"^(?=.*(?:MmaTensorOp|OpClassTensorOp|wgmma)).*?\d+(?P<dtype>tfloat32_t|bfloat16_t|half_t)",
+    NameRule(r"^(?=.*(?:MmaTensorOp|OpClassTensorOp|wgmma)).*?\d+(?P<dtype>tfloat32_t|bfloat16_t|half_t)",
           None, True, _KINETO_SAMPLES),
 
     # cuBLAS and cuDNN on the ordinary cores, by BLAS letter (gcgemm: complex).
-    _rule(r"(?:maxwell|pascal|volta|turing|ampere)_fp16_scudnn", "fp16", False, _KINETO_SAMPLES),
-    _rule(r"(?:maxwell|pascal|volta|turing|ampere)_(?P<dtype>[shd])cudnn_", None, False, _KINETO_SAMPLES),
-    _rule(r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper)_(?:fp16_)?g?(?P<dtype>[shdcz])gemm_",
+    NameRule(r"(?:maxwell|pascal|volta|turing|ampere)_fp16_scudnn", "fp16", False, _KINETO_SAMPLES),
+    NameRule(r"(?:maxwell|pascal|volta|turing|ampere)_(?P<dtype>[shd])cudnn_", None, False, _KINETO_SAMPLES),
+    NameRule(r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper)_(?:fp16_)?g?(?P<dtype>[shdcz])gemm_",
           None, False, _KINETO_SAMPLES),
 
     # Attention.
-    _rule(r"fmhaSm\d+\w*Qkv(?P<dtype>E4m3|Bfloat16|Fp16)", None, True, _NVJET_NAMES),  # TensorRT-LLM attention
-    _rule(r"^bmm_\w*?(?P<dtype>E4m3|E5m2)\w*_Fp32_", None, True, _NVJET_NAMES),  # TensorRT-LLM batched GEMM
-    _rule(r"^bmm_\w*?_\w*?(?P<dtype>E2m1)\w*_Fp32_", None, True, _NVJET_NAMES),  # TensorRT-LLM batched GEMM
-    _rule(r"fmha_cutlass[FB]_(?P<dtype>bf16|f16)_", None, True, _MEM_EFFICIENT),
+    NameRule(r"fmhaSm\d+\w*Qkv(?P<dtype>E4m3|Bfloat16|Fp16)", None, True, _NVJET_NAMES),  # TensorRT-LLM attention
+    NameRule(r"^bmm_\w*?(?P<dtype>E4m3|E5m2)\w*_Fp32_", None, True, _NVJET_NAMES),  # TensorRT-LLM batched GEMM
+    NameRule(r"^bmm_\w*?_\w*?(?P<dtype>E2m1)\w*_Fp32_", None, True, _NVJET_NAMES),  # TensorRT-LLM batched GEMM
+    NameRule(r"fmha_cutlass[FB]_(?P<dtype>bf16|f16)_", None, True, _MEM_EFFICIENT),
     # In FP32 it multiplies by CUTLASS's fast-FP32 operator from Ampere on: several TF32 products per product.
-    _rule(r"fmha_cutlass[FB]_f32_\w*sm(?:8\d|9\d|1\d\d)", "tf32", True, _MEM_EFFICIENT),
-    _rule(r"fmha_cutlass[FB]_(?P<dtype>f32)_", None, False, _MEM_EFFICIENT),
+    NameRule(r"fmha_cutlass[FB]_f32_\w*sm(?:8\d|9\d|1\d\d)", "tf32", True, _MEM_EFFICIENT),
+    NameRule(r"fmha_cutlass[FB]_(?P<dtype>f32)_", None, False, _MEM_EFFICIENT),
     # The f16 in these names stands for any 16-bit type: bf16 training calls the same.
-    _rule(r"cudnn_generated_(?:fort_native|oss)_sdpa",
+    NameRule(r"cudnn_generated_(?:fort_native|oss)_sdpa",
           None, True, "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"),
-    _rule(r"flash(?:::|_fwd|_bwd|attn).*?(?P<dtype>bfloat16_t|half_t|float_e4m3_t)", None, True, _FLASH),
+    NameRule(r"flash(?:::|_fwd|_bwd|attn).*?(?P<dtype>bfloat16_t|half_t|float_e4m3_t)", None, True, _FLASH),
 
     # AMD. Tensile writes the problem type after the index string: A and B, then output and compute (HHS: fp16 to fp16
     # in fp32), B for "uses beta". S_MX is FP32 by XF32, AMD's TF32. MI16x16x1 is the matrix instruction.
-    _rule(r"Cijk_A\w+_B[a-z]+_S_MX_", "tf32", True, _TENSILE_NAMES),
-    _rule(r"Cijk_A[a-z]+_B[a-z]+_(?P<dtype>F8N?|B8N?|4xi8|I8|[SDHBXCZ]).*_MI\d", None, True, _TENSILE_NAMES),
-    _rule(r"Cijk_A[a-z]+_B[a-z]+_(?P<dtype>F8N?|B8N?|4xi8|I8|[SDHBXCZ])", None, None, _TENSILE_NAMES),
-    _rule(r"igemm_(?:fwd|bwd|wrw)_gtcx\d?\w*?_(?P<dtype>bf16|fp16|fp32|int8)_",
+    NameRule(r"Cijk_A\w+_B[a-z]+_S_MX_", "tf32", True, _TENSILE_NAMES),
+    NameRule(r"Cijk_A[a-z]+_B[a-z]+_(?P<dtype>F8N?|B8N?|4xi8|I8|[SDHBXCZ]).*_MI\d", None, True, _TENSILE_NAMES),
+    NameRule(r"Cijk_A[a-z]+_B[a-z]+_(?P<dtype>F8N?|B8N?|4xi8|I8|[SDHBXCZ])", None, None, _TENSILE_NAMES),
+    NameRule(r"igemm_(?:fwd|bwd|wrw)_gtcx\d?\w*?_(?P<dtype>bf16|fp16|fp32|int8)_",
           None, True, "https://github.com/ROCm/MIOpen/tree/develop/src/kernels (gtc: Matrix Core convolutions)"),
     # In symbols types are single letters and bf16 is `unsigned short`, so the operator's types say more.
-    _rule(r"(?:_ZN\d*ck|ck::tensor_operation|ck_tile).*(?:xdl|wmma|mfma)",
+    NameRule(r"(?:_ZN\d*ck|ck::tensor_operation|ck_tile).*(?:xdl|wmma|mfma)",
           None, True, "https://github.com/ROCm/composable_kernel (xdl: Matrix Core instructions)"),
-    _rule(r"^(?:batched_transpose_|SubTensorOp|transpose_)",
+    NameRule(r"^(?:batched_transpose_|SubTensorOp|transpose_)",
           None, False, "https://github.com/ROCm/MIOpen/tree/develop/src/kernels"),
 
     # The tables of offsets that cuDNN's implicit GEMMs read.
-    _rule(r"cask_cudnn\w*::compute\w*Offsets", "integer", False, _KINETO_SAMPLES),
+    NameRule(r"cask_cudnn\w*::compute\w*Offsets", "integer", False, _KINETO_SAMPLES),
 
     # Triton by Inductor: the prefix gives the kind (pointwise, reduction, persistent, template), not the type.
-    _rule(r"^triton_(?:poi|red|per|for|split_scan)_", None, False, _INDUCTOR_NAMES),
-    _rule(r"^triton_tem_", None, None, _INDUCTOR_NAMES),
+    NameRule(r"^triton_(?:poi|red|per|for|split_scan)_", None, False, _INDUCTOR_NAMES),
+    NameRule(r"^triton_tem_", None, None, _INDUCTOR_NAMES),
 
     # Quantization: named after the type of its result, and works in the type of its input.
-    _rule(r"quant\w*(?:kernel|_size)\w*<[^>]*?(?P<dtype>c10::BFloat16|__nv_bfloat16|c10::Half|__half)",
+    NameRule(r"quant\w*(?:kernel|_size)\w*<[^>]*?(?P<dtype>c10::BFloat16|__nv_bfloat16|c10::Half|__half)",
           None, False, "https://github.com/vllm-project/vllm"),
-    _rule(r"transformer_engine::.*?(?:cast|quantize)\w*kernel.*?(?P<dtype>__nv_bfloat16|__half)",
+    NameRule(r"transformer_engine::.*?(?:cast|quantize)\w*kernel.*?(?P<dtype>__nv_bfloat16|__half)",
           None, False, _TE_CASTS),
 )
 # fmt: on
@@ -213,7 +217,7 @@ _PRODUCT = re.compile(r"gemm|conv(?!ert)|attention|attn|fmha|mma", re.IGNORECASE
 def kernel_arithmetic(name: str) -> KernelArithmetic:
     """Read from a kernel's name, demangled or not, in which arithmetic it computes, and if on Tensor Cores."""
     for rule in RULES:
-        if found := rule.pattern.search(name):
+        if found := rule.search(name):
             named = found.groupdict()
             spelling = named.get("dtype2") or named.get("dtype")
             arithmetic = rule.arithmetic or (spelled_arithmetic(spelling) if spelling else None)

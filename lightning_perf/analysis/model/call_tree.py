@@ -66,9 +66,9 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
     paths = call_paths(table.name, trace.links.operator_parent, calling)
     size = len(paths.name)
     rows = np.flatnonzero(counted)
-    node = paths.node_of_row[rows].astype(np.int64)
-    host_total = sum_by(node, table.duration_ns[rows], size)
-    device_self = sum_by(paths.node_of_row[launcher[linked]].astype(np.int64), device.duration_ns[linked], size)
+    node = paths.node_of_row[rows]
+    host_total = sum_by(node, table.end_ns[rows] - table.start_ns[rows], size)
+    device_self = sum_by(paths.node_of_row[launcher[linked]], device.duration_ns[linked], size)
     # Siblings that overlap (a thread id used twice) would make a self time negative.
     inner = paths.parent >= 0
     host_self = np.maximum(host_total - sum_by(paths.parent[inner], host_total[inner], size), 0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
@@ -16,6 +18,8 @@ from lightning_perf.analysis.model.call_tree import call_paths
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
 from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
+
+_Groups: TypeAlias = NDArray[np.integer[Any]]
 
 MOST_LISTED = 3
 MOST_FRAMES = 12
@@ -116,10 +120,11 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     size = len(group_name)
     outermost = _outermost(group, parents)
 
-    duration = table.duration_ns
     host_self = self_ns(table, parents)
-    host_self_ns = sum_by(group[counted], host_self[counted], size)
-    host_total_ns = sum_by(group[counted & outermost], duration[counted & outermost], size)
+    host_self[~counted] = 0
+    host_self_ns = sum_by(group, host_self, size)
+    entered = counted & outermost
+    host_total_ns = sum_by(group[entered], table.end_ns[entered] - table.start_ns[entered], size)
     calls = np.bincount(group[counted], minlength=size)
 
     ran = in_averaged_steps(trace, device.start_ns)
@@ -129,10 +134,9 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     device_self_ns = sum_by(group, device_self, size)
     device_total_ns = sum_by(group[outermost], _with_children(device_self, parents)[outermost], size)
 
-    counted_self = np.where(counted, host_self, 0)
     active = counted | (device_self > 0)
-    shapes = {} if by_shape else _calls_by_shape(trace, active, group, counted_self, device_self)
-    stacks = _calls_by_stack(trace, active, group, counted_self, device_self)
+    shapes = {} if by_shape else _calls_by_shape(trace, active, group, host_self, device_self)
+    stacks = _calls_by_stack(trace, active, group, host_self, device_self)
     has_device = len(device) > 0
     launched_by = group[launcher[linked]]
     on_cores = on_tensor_cores(trace, linked)
@@ -164,18 +168,18 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     )
 
 
-def _groups(trace: Trace, by_shape: bool) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _groups(trace: Trace, by_shape: bool) -> tuple[_Groups, Int64Array, Int64Array]:
     """Return the group of each operator row, and the name and shape codes of each group."""
     table = trace.operators
     if not by_shape:
         names = np.arange(len(trace.names), dtype=np.int64)
-        return table.name.astype(np.int64), names, np.zeros_like(names)
+        return table.name, names, np.zeros_like(names)
     shapes = max(len(trace.shape_lists), 1)
     keys, group = np.unique(table.name.astype(np.int64) * shapes + table.input_shapes, return_inverse=True)
-    return group.astype(np.int64), keys // shapes, keys % shapes
+    return group, keys // shapes, keys % shapes
 
 
-def _outermost(group: Int64Array, parents: Int32Array) -> BoolArray:
+def _outermost(group: _Groups, parents: Int32Array) -> BoolArray:
     """Return rows without a row of their own group around them."""
     outermost = np.ones(len(group), dtype=np.bool_)
     rows = np.flatnonzero(parents >= 0)
@@ -203,7 +207,7 @@ def _with_children(own: Int64Array, parents: Int32Array) -> Int64Array:
 
 
 def _calls_by_shape(
-    trace: Trace, counted: BoolArray, group: Int64Array, host_self: Int64Array, device_self: Int64Array
+    trace: Trace, counted: BoolArray, group: _Groups, host_self: Int64Array, device_self: Int64Array
 ) -> dict[int, list[CallsByShape]]:
     """Return for each group of operators with recorded shapes those that cost most, at most three."""
     rows = np.flatnonzero(counted & (trace.operators.input_shapes > 0))
@@ -219,7 +223,7 @@ def _calls_by_shape(
 
 
 def _calls_by_stack(
-    trace: Trace, counted: BoolArray, group: Int64Array, host_self: Int64Array, device_self: Int64Array
+    trace: Trace, counted: BoolArray, group: _Groups, host_self: Int64Array, device_self: Int64Array
 ) -> dict[int, list[CallsByStack]]:
     """Return for each group of operators the Python stacks that cost most, at most three; none without stacks."""
     python = trace.python
@@ -251,7 +255,7 @@ def _calls_by_stack(
 
 
 def _most(
-    trace: Trace, rows: Int64Array, key: Int64Array, group: Int64Array, host_self: Int64Array, device_self: Int64Array
+    trace: Trace, rows: Int64Array, key: Int64Array, group: _Groups, host_self: Int64Array, device_self: Int64Array
 ) -> Iterator[tuple[int, int, tuple[int, int, int | None]]]:
     """Yield the keys of each group with the longest device and then host time: (group, key, (calls, host, device))."""
     size = np.int64(int(key.max(initial=0)) + 1)

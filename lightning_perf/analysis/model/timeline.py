@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.intervals import exclusive_ns, merge
@@ -16,7 +19,7 @@ from lightning_perf.analysis.steps.categories import CATEGORIES, host_sets
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, device_busy, queued_work
 from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
-from lightning_perf.trace.indexing import parent_rows
+from lightning_perf.trace.indexing import parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
 WHOLE = 255
@@ -28,7 +31,7 @@ MOST_CODES = 255
 _LONGEST_RUN = 255
 
 ROWS_AT_ONCE = 1 << 18
-"""Spans that are summed at once, or those of one code if they are more. It bounds the memory for large recordings."""
+"""Spans that are summed at once, or those of one bin if they are more. It bounds the memory for large recordings."""
 
 
 class Bins(Struct, frozen=True, eq=False):
@@ -49,25 +52,39 @@ class Bins(Struct, frozen=True, eq=False):
         """Length of each bin."""
         return self.end_ns - self.start_ns
 
-    def sum_codes(self, spans: Spans, codes: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return bin, code and time of each pair that has any. Spans of one code that overlap count once."""
-        filled = spans.end_ns > spans.start_ns
-        if not filled.any() or not len(self):
-            return (np.empty(0, dtype=np.int64),) * 3
-        group = np.cumsum(np.bincount(spans.name[filled], minlength=codes)) // ROWS_AT_ONCE
-        parts = [self._sum_group(spans.at(filled & (group[spans.name] == each)), codes) for each in np.unique(group)]
-        pairs, time_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        order = np.argsort(pairs)
-        return pairs[order] // codes, pairs[order] % codes, time_ns[order]
+    def sum_codes(
+        self, spans: Spans, codes: NDArray[np.integer[Any]], parents: Int32Array | None = None
+    ) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Return bin, code and time of each pair that has any. Spans of one code that overlap count once.
 
-    def _sum_group(self, spans: Spans, codes: int) -> tuple[Int64Array, Int64Array]:
+        Args:
+            spans: A table, in its order.
+            codes: The code of each name. A negative one leaves it out.
+            parents: The parent of each span, if only the innermost span of each thread counts at an instant.
+        """
+        parts = [(np.empty(0, dtype=np.int64),) * 2]
+        number = int(codes.max(initial=0)) + 1
+        block = np.searchsorted(spans.start_ns, self.start_ns) // ROWS_AT_ONCE
+        edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(self)] if len(self) else []
+        for first, last in pairwise(edges):
+            bins = Bins(self.start_ns[first:last], self.end_ns[first:last])
+            begin, end = bins.start_ns[0], bins.end_ns[-1]
+            until = int(np.searchsorted(spans.start_ns, end))
+            rows = np.flatnonzero(spans.end_ns[:until] > begin)
+            within = spans.at(rows) if parents is None else innermost(spans, parents, rows)
+            code = codes[within.name].astype(np.int64)
+            listed = code >= 0
+            start = np.maximum(within.start_ns[listed], begin)
+            pairs, time_ns = bins._sum(start, np.minimum(within.end_ns[listed], end), code[listed], number)
+            parts.append((pairs + first * number, time_ns))
+        pairs, time_ns = map(np.concatenate, zip(*parts, strict=True))
+        return pairs // number, pairs % number, time_ns
+
+    def _sum(self, start: Int64Array, end: Int64Array, code: Int64Array, codes: int) -> tuple[Int64Array, Int64Array]:
         """Return pairs of bin and code as numbers, ascending, and the time of each that has any."""
-        if not len(spans):
-            return (np.empty(0, dtype=np.int64),) * 2
-        start, end, code = spans.start_ns, spans.end_ns, spans.name.astype(np.int64)
         # A copy of the axis for each code, so that one merge serves all of them.
-        origin = int(min(start.min(), self.start_ns[0]))
-        width = int(max(end.max(), self.end_ns[-1])) - origin + 1
+        origin = int(self.start_ns[0])
+        width = int(self.end_ns[-1]) - origin + 1
         shift = code * width - origin
         active = merge(start + shift, end + shift)
         code = active.start_ns // width
@@ -92,19 +109,17 @@ def cut_steps(start_ns: Int64Array, end_ns: Int64Array, bins: int) -> Bins:
     return Bins(edges[:, :-1].ravel(), edges[:, 1:].ravel())
 
 
-def innermost(spans: Spans, parents: Int32Array) -> Spans:
-    """Divide the time of nested spans so that each instant of a thread belongs to the innermost span."""
-    rows = np.flatnonzero(spans.end_ns > spans.start_ns)
-    # At one instant, inner spans end first, and outer ones start first.
-    row = np.concatenate((rows, rows))
-    starts = np.arange(len(row)) >= len(rows)
-    time = np.concatenate((spans.end_ns[rows], spans.start_ns[rows]))
-    order = np.lexsort((np.where(starts, row, -row), starts, time, spans.thread[row]))
-    row, time, starts = row[order], time[order], starts[order]
-    thread = spans.thread[row]
-    active = np.where(starts, row, parents[row])
-    kept = np.flatnonzero((thread[:-1] == thread[1:]) & (time[:-1] < time[1:]) & (active[:-1] != NO_ROW))
-    return Spans(time[kept], time[kept + 1], spans.name[active[kept]], thread[kept])
+def innermost(spans: Spans, parents: Int32Array, rows: Int64Array) -> Spans:
+    """Divide the time of some nested spans so that each instant of a thread belongs to the innermost one."""
+    rows = rows[spans.end_ns[rows] > spans.start_ns[rows]]
+    # At one instant, inner spans end first, and outer ones start first. A stable sort by time keeps this order.
+    row = np.concatenate((rows[::-1], rows))
+    time = np.concatenate((spans.end_ns[rows[::-1]], spans.start_ns[rows]))
+    order = np.lexsort((time, spans.thread[row]))
+    row, time = row[order], time[order]
+    active = np.where(order >= len(rows), row, parents[row])[:-1]
+    kept = np.flatnonzero((time[:-1] < time[1:]) & (active != NO_ROW))  # a thread ends with no row active
+    return Spans(time[kept], time[kept + 1], spans.name[active[kept]], spans.thread[active[kept]])
 
 
 def rank_parts(at: Int64Array, code: Int64Array, time_ns: Int64Array, bins: int, most: int) -> tuple[Int64Array, ...]:
@@ -212,8 +227,7 @@ def timeline(trace: Trace) -> Timeline | None:
     number = max(1, min(BINS, most // len(steps.start_ns)))
     bins = cut_steps(steps.start_ns, steps.end_ns, number)
     categories = category_times(trace, bins.start_ns, bins.end_ns)
-    calls, prefix, _ = module_calls(trace)
-    operators = innermost(trace.operators, trace.links.operator_parent)
+    device, (calls, prefix, _) = trace.device, module_calls(trace)
     phases = host_phases(trace)
     of_phases = exclusive_ns((phases[name] for name in PHASES if name != "other"), bins.start_ns, bins.end_ns)
     active = (device_busy(trace), queued_work(trace), *host_sets(trace).values())
@@ -223,8 +237,8 @@ def timeline(trace: Trace) -> Timeline | None:
         categories=_exclusive_lane(bins, TOP_CATEGORIES, [categories[name] for name in TOP_CATEGORIES]),
         phases=_exclusive_lane(bins, PHASES, list(of_phases)),
         idle=_exclusive_lane(bins, GAP_CLASSES, of_causes) if len(trace.device) else None,
-        kernels=_named_lane(trace, bins, trace.device.start_ns, trace.device.end_ns, trace.device.name),
-        operators=_named_lane(trace, bins, operators.start_ns, operators.end_ns, operators.name),
+        kernels=_named_lane(trace, bins, Spans(device.start_ns, device.end_ns, device.name, device.name)),
+        operators=_named_lane(trace, bins, trace.operators, trace.links.operator_parent),
         modules=_module_lane(trace, bins, calls, prefix),
     )
 
@@ -238,25 +252,21 @@ def _exclusive_lane(bins: Bins, names: Sequence[str], times: Sequence[Int64Array
     return Lane(tuple(names[place] for place in used), pack(bins, codes, sizes, exclusive=True))
 
 
-def _named_lane(trace: Trace, bins: Bins, start: Int64Array, end: Int64Array, name: Int32Array) -> Lane | None:
-    """Pack the names with the most time in each bin."""
-    if not len(start):
+def _named_lane(trace: Trace, bins: Bins, spans: Spans, parents: Int32Array | None = None) -> Lane | None:
+    """Pack the names with the most time in each bin. With parents, only the innermost span of a thread counts."""
+    if not len(spans):
         return None
-    total = np.bincount(name, weights=end - start, minlength=len(trace.names))
+    time_ns = spans.duration_ns if parents is None else self_ns(spans, parents)
+    total = np.bincount(spans.name, weights=time_ns, minlength=len(trace.names))
     kept = np.flatnonzero(total > 0)
     kept = np.sort(kept[np.argsort(-total[kept], kind="stable")[:MOST_CODES]])
-    code = np.full(len(trace.names), -1, dtype=np.int64)
+    codes = np.full(len(trace.names), -1, dtype=np.int64)
     names = sorted(kept.tolist(), key=lambda place: trace.names[place])
-    code[names] = np.arange(len(names))
-    rows = np.flatnonzero(code[name] >= 0)
-    spans = Spans(start[rows], end[rows], code[name[rows]].astype(np.int32), np.zeros(len(rows), dtype=np.int32))
-    codes, times = rank_parts(*bins.sum_codes(spans, len(names)), len(bins), NAMES_LISTED)
-    return Lane(tuple(trace.names[place] for place in names), pack(bins, codes, times, exclusive=False))
+    codes[names] = np.arange(len(names))
+    parts = rank_parts(*bins.sum_codes(spans, codes, parents), len(bins), NAMES_LISTED)
+    return Lane(tuple(trace.names[place] for place in names), pack(bins, *parts, exclusive=False))
 
 
 def _module_lane(trace: Trace, bins: Bins, calls: Spans, prefix: str) -> Lane | None:
-    if not len(calls):
-        return None
-    inner = innermost(calls, parent_rows(calls))
-    lane = _named_lane(trace, bins, inner.start_ns, inner.end_ns, inner.name)
+    lane = _named_lane(trace, bins, calls, parent_rows(calls))
     return lane and Lane(tuple(name.removeprefix(prefix) for name in lane.names), lane.data)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.machine.hardware import DEVICES, DevicePeak, find_device
-from lightning_perf.run_files.numerics.samples import LayerSample
+from lightning_perf.run_files.numerics.samples import LayerSample, TensorSample
 
 SAFE_DB = 15.0
 """A layer is safe in a format if all of its matrix products have at least this signal-to-noise ratio. Their error is
@@ -52,57 +53,30 @@ class FormatShares(Struct, frozen=True):
     """How a format rounds the values of one tensor.
 
     Attributes:
-        format: The format, e.g. ``e4m3``.
         flushed: Share of the non-zero values that become zero, 0 to 1.
         saturated: Share beyond the largest value of the format, 0 to 1.
         coarse: Share of the other values that change by more than an eighth, 0 to 1.
     """
 
-    format: str
     flushed: float
     saturated: float
     coarse: float
-
-
-class TensorForecast(Struct, frozen=True):
-    """The rounding of one tensor of a layer.
-
-    Attributes:
-        tensor: ``weight``, ``activation`` or ``gradient``.
-        values: Sampled values.
-        zero_share: Share of exact zeros, 0 to 1.
-        largest: Largest magnitude.
-        formats: One row for each format.
-    """
-
-    tensor: str
-    values: int
-    zero_share: float
-    largest: float
-    formats: tuple[FormatShares, ...]
 
 
 class LayerVerdict(Struct, frozen=True):
     """The verdict on a layer in one recipe.
 
     Attributes:
-        recipe: The recipe, e.g. ``fp8``.
         snr_db: Lowest signal-to-noise ratio of the layer's matrix products over all samples; None if unknown.
         product: The product with that ratio.
         safe: Whether the ratio reaches `SAFE_DB`.
         misaligned: Sizes that are not multiples of the recipe's number, e.g. ``outputs 10``.
     """
 
-    recipe: str
     snr_db: float | None
     product: str | None
     safe: bool
     misaligned: tuple[str, ...]
-
-    @property
-    def usable(self) -> bool:
-        """Whether the layer is safe and its sizes fit."""
-        return self.safe and not self.misaligned
 
 
 class LayerForecast(Struct, frozen=True):
@@ -110,34 +84,19 @@ class LayerForecast(Struct, frozen=True):
 
     Attributes:
         name: The layer.
-        kind: ``linear`` or ``convolution``.
-        samples: Batches that were sampled.
         rows: Rows of its matrix product.
         inputs: Terms of each sum.
         outputs: Output features or channels.
-        tensors: The rounding of its tensors.
-        products: Lowest signal-to-noise ratio in dB, by product and recipe.
-        verdicts: One for each recipe.
+        tensors: The rounding of its tensors (``weight``, ``activation``, ``gradient``), by format.
+        verdicts: The verdict on each recipe.
     """
 
     name: str
-    kind: str
-    samples: int
     rows: int
     inputs: int
     outputs: int
-    tensors: tuple[TensorForecast, ...]
-    products: dict[str, dict[str, float | None]]
-    verdicts: tuple[LayerVerdict, ...]
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of its three products on one batch."""
-        return 6 * self.rows * self.inputs * self.outputs
-
-    def verdict(self, recipe: str) -> LayerVerdict:
-        """Return the verdict on a recipe."""
-        return next(verdict for verdict in self.verdicts if verdict.recipe == recipe)
+    tensors: dict[str, dict[str, FormatShares]]
+    verdicts: dict[str, LayerVerdict]
 
 
 class DeviceSaving(Struct, frozen=True):
@@ -164,21 +123,17 @@ class RecipeForecast(Struct, frozen=True):
     """The forecast of one recipe for the whole model.
 
     Attributes:
-        recipe: The recipe, e.g. ``fp8``.
         title: Its name in text.
         safe: Layers that are safe.
         usable: Layers that are safe and have fitting sizes.
-        layers: All layers.
         keep_out: The layers that are not safe, in the order of the model.
         misaligned: Safe layers with sizes that do not fit.
         devices: The saving on each device that has this arithmetic.
     """
 
-    recipe: str
     title: str
     safe: int
     usable: int
-    layers: int
     keep_out: tuple[str, ...]
     misaligned: tuple[str, ...]
     devices: tuple[DeviceSaving, ...]
@@ -212,13 +167,9 @@ class Forecast(Struct, frozen=True):
     samples: int
     safe_db: float
     layers: tuple[LayerForecast, ...]
-    recipes: tuple[RecipeForecast, ...]
+    recipes: dict[str, RecipeForecast]
     advice: tuple[str, ...]
     cost_share: float | None
-
-    def recipe(self, name: str) -> RecipeForecast:
-        """Return the forecast of one recipe."""
-        return next(recipe for recipe in self.recipes if recipe.recipe == name)
 
 
 def forecast(
@@ -232,7 +183,7 @@ def forecast(
         by_layer.setdefault(sample.layer, []).append(sample)
     layers = tuple(_layer(name, found) for name, found in by_layer.items())
     reference = "fp16" if precision is not None and precision.startswith("16") else "bf16"
-    recipes = tuple(_recipe(recipe, layers, reference, measured) for recipe in RECIPES)
+    recipes = {recipe: _recipe(recipe, layers, reference, measured) for recipe in RECIPES}
     last = max(samples, key=lambda sample: sample.elapsed_ns)
     return Forecast(
         samples=len({sample.step for sample in samples}),
@@ -262,85 +213,66 @@ def product_time(table: KernelTable | None, device_name: str | None, step_ns: fl
 
 def _layer(name: str, samples: Sequence[LayerSample]) -> LayerForecast:
     first = samples[0]
-    products: dict[str, dict[str, float | None]] = {}
-    for sample in samples:
-        for product, ratios in sample.products.items():
-            found = products.setdefault(product, {})
-            for recipe, ratio in ratios.items():
-                known = [each for each in (found.get(recipe), ratio) if each is not None]
-                found[recipe] = min(known, default=None)
     return LayerForecast(
         name=name,
-        kind=first.kind,
-        samples=len(samples),
         rows=first.rows,
         inputs=first.inputs,
         outputs=first.outputs,
-        tensors=tuple(_tensor(tensor, samples) for tensor in first.tensors),
-        products=products,
-        verdicts=tuple(_verdict(recipe, products, first.sizes) for recipe in RECIPES),
+        tensors={
+            name: _shares([each.tensors[name] for each in samples if name in each.tensors]) for name in first.tensors
+        },
+        verdicts={recipe: _verdict(recipe, samples) for recipe in RECIPES},
     )
 
 
-def _tensor(tensor: str, samples: Sequence[LayerSample]) -> TensorForecast:
-    found = [sample.tensors[tensor] for sample in samples if tensor in sample.tensors]
-    values = sum(each.values for each in found)
-    zeros = sum(each.zeros for each in found)
-    rows = []
-    for name in found[0].formats:
-        counts = [each.formats[name] for each in found if name in each.formats]
-        others = max(values - zeros, 1)
-        rows.append(
-            FormatShares(
-                name,
-                sum(each.flushed for each in counts) / others,
-                sum(each.saturated for each in counts) / others,
-                sum(each.coarse for each in counts) / others,
-            )
+def _shares(samples: Sequence[TensorSample]) -> dict[str, FormatShares]:
+    nonzero = max(sum(each.values - each.zeros for each in samples), 1)
+    found = {}
+    for name in samples[0].formats:
+        counts = [each.formats[name] for each in samples]
+        found[name] = FormatShares(
+            sum(each.flushed for each in counts) / nonzero,
+            sum(each.saturated for each in counts) / nonzero,
+            sum(each.coarse for each in counts) / nonzero,
         )
-    return TensorForecast(
-        tensor, values, zeros / values if values else 0.0, max(each.largest for each in found), tuple(rows)
-    )
+    return found
 
 
-def _verdict(recipe: str, products: Mapping[str, Mapping[str, float | None]], sizes: Mapping[str, int]) -> LayerVerdict:
-    ratios = {product: ratio for product, found in products.items() if (ratio := found.get(recipe)) is not None}
-    worst = min(ratios, key=ratios.__getitem__, default=None)
-    lowest = ratios[worst] if worst is not None else None
-    multiple = MULTIPLE[recipe]
-    misaligned = tuple(f"{name} {size}" for name, size in sizes.items() if size % multiple)
-    return LayerVerdict(recipe, lowest, worst, lowest is None or lowest >= SAFE_DB, misaligned)
+def _verdict(recipe: str, samples: Sequence[LayerSample]) -> LayerVerdict:
+    ratios = [
+        (ratio, product)
+        for sample in samples
+        for product, found in sample.products.items()
+        if (ratio := found.get(recipe)) is not None
+    ]
+    lowest, worst = min(ratios, default=(None, None))
+    misaligned = tuple(f"{name} {size}" for name, size in samples[0].sizes.items() if size % MULTIPLE[recipe])
+    return LayerVerdict(lowest, worst, lowest is None or lowest >= SAFE_DB, misaligned)
 
 
 def _recipe(
     recipe: str, layers: Sequence[LayerForecast], reference: str, measured: ProductTime | None
 ) -> RecipeForecast:
-    verdicts = [(layer, layer.verdict(recipe)) for layer in layers]
-    return RecipeForecast(
-        recipe=recipe,
-        title=RECIPES[recipe],
-        safe=sum(verdict.safe for _, verdict in verdicts),
-        usable=sum(verdict.usable for _, verdict in verdicts),
-        layers=len(layers),
-        keep_out=tuple(layer.name for layer, verdict in verdicts if not verdict.safe),
-        misaligned=tuple(layer.name for layer, verdict in verdicts if verdict.safe and verdict.misaligned),
-        devices=_savings(recipe, layers, reference, measured) if recipe not in ("fp16", "bf16") else (),
-    )
+    verdicts = {layer.name: layer.verdicts[recipe] for layer in layers}
+    keep_out = tuple(name for name, verdict in verdicts.items() if not verdict.safe)
+    misaligned = tuple(name for name, verdict in verdicts.items() if verdict.safe and verdict.misaligned)
+    safe = len(layers) - len(keep_out)
+    devices = _savings(recipe, layers, reference, measured) if recipe not in ("fp16", "bf16") else ()
+    return RecipeForecast(RECIPES[recipe], safe, safe - len(misaligned), keep_out, misaligned, devices)
 
 
 def _savings(
     recipe: str, layers: Sequence[LayerForecast], reference: str, measured: ProductTime | None
 ) -> tuple[DeviceSaving, ...]:
-    names = [measured.device] if measured is not None else []
-    names += [name for name in SHOWN_DEVICES if name not in names]
+    peaks = {device.name: device for device in DEVICES}
     found = []
-    for peak in (device for name in names for device in DEVICES if device.name == name):
-        saving = _saving(recipe, layers, reference, peak)
-        if saving is None or saving in found:
+    for name in dict.fromkeys(((measured.device,) if measured is not None else ()) + SHOWN_DEVICES):
+        saving = _saving(recipe, layers, reference, peaks[name])
+        if saving is None:
             continue
-        if measured is not None and peak.name == measured.device and measured.arithmetic == reference:
-            least, most = saving.least * measured.share, saving.most * measured.share
-            saving = DeviceSaving(saving.device, reference, saving.least, saving.most, least, most)
+        if measured is not None and (name, reference) == (measured.device, measured.arithmetic):
+            step_least, step_most = saving.least * measured.share, saving.most * measured.share
+            saving = replace(saving, step_least=step_least, step_most=step_most)
         found.append(saving)
     return tuple(found)
 
@@ -355,10 +287,11 @@ def _saving(recipe: str, layers: Sequence[LayerForecast], reference: str, peak: 
     for layer in layers:
         elements = layer.rows * layer.inputs + layer.outputs * layer.inputs + layer.rows * layer.outputs
         memory_s = elements / peak.bandwidth_bytes_per_s
-        compute_s = layer.flops / rates[reference]
+        compute_s = 6 * layer.rows * layer.inputs * layer.outputs / rates[reference]  # of all three products
         layer_s = max(compute_s, BYTES_IN_16_BITS * memory_s)
         now_s += layer_s
-        if layer.verdict(recipe).usable:
+        verdict = layer.verdicts[recipe]
+        if verdict.safe and not verdict.misaligned:
             # At most the peak rates decide, and casts are fused with other kernels. At least half of the gain in peak
             # rate remains, and casts are kernels of their own.
             fastest_s = max(compute_s / ratio, BYTES_IN_8_BITS * memory_s)
@@ -368,10 +301,9 @@ def _saving(recipe: str, layers: Sequence[LayerForecast], reference: str, peak: 
     return DeviceSaving(peak.name, reference, least_s / now_s, most_s / now_s) if now_s else None
 
 
-def _advice(recipes: Sequence[RecipeForecast], layers: Sequence[LayerForecast]) -> tuple[str, ...]:
-    by_name = {recipe.recipe: recipe for recipe in recipes}
-    chosen = by_name["fp8"]
-    lines = [f"FP8 would be safe in {_of(chosen.safe, chosen.layers)}."]
+def _advice(recipes: Mapping[str, RecipeForecast], layers: Sequence[LayerForecast]) -> tuple[str, ...]:
+    chosen, total = recipes["fp8"], len(layers)
+    lines = [f"FP8 would be safe in {f'all {total}' if chosen.safe == total else f'{chosen.safe} of {total}'} layers."]
     if chosen.keep_out:
         lines.append(f"Keep out {_names(chosen.keep_out)}: {_reason(chosen.keep_out, layers)}.")
     if chosen.misaligned:
@@ -380,7 +312,7 @@ def _advice(recipes: Sequence[RecipeForecast], layers: Sequence[LayerForecast]) 
             f"Pad {_names(chosen.misaligned)} or keep {'it' if one else 'them'} out: "
             f"{'a size is' if one else 'sizes are'} not a multiple of 16."
         )
-    delayed = by_name["fp8-delayed"]
+    delayed = recipes["fp8-delayed"]
     if delayed.safe < chosen.safe:
         lines.append(f"Use current scaling: with delayed scaling only {delayed.safe} would be safe.")
     saving = next((each for each in chosen.devices if each.step_most is not None), None)
@@ -397,14 +329,10 @@ def _advice(recipes: Sequence[RecipeForecast], layers: Sequence[LayerForecast]) 
     if saving is not None and saving.least <= 0 and chosen.usable:
         lines.append("If the casts to FP8 are not fused with other kernels, it saves nothing.")
     lines.append(
-        f"MXFP8 would be safe in {by_name['mxfp8'].safe} of them, and NVFP4 without its usual countermeasures in "
-        f"{by_name['nvfp4'].safe}."
+        f"MXFP8 would be safe in {recipes['mxfp8'].safe} of them, and NVFP4 without its usual countermeasures in "
+        f"{recipes['nvfp4'].safe}."
     )
     return tuple(lines)
-
-
-def _of(number: int, total: int) -> str:
-    return f"all {total} layers" if number == total else f"{number} of {total} layers"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -416,10 +344,8 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _reason(names: Sequence[str], layers: Sequence[LayerForecast]) -> str:
-    worst = min(
-        (layer for layer in layers if layer.name in names), key=lambda layer: layer.verdict("fp8").snr_db or 0.0
-    )
-    verdict = worst.verdict("fp8")
+    worst = min((each for each in layers if each.name in names), key=lambda each: each.verdicts["fp8"].snr_db or 0.0)
+    verdict = worst.verdicts["fp8"]
     where = f" of {worst.name}" if len(names) > 1 else ""
     return f"the {verdict.product}{where} has a signal-to-noise ratio of {verdict.snr_db:.1f} dB"
 

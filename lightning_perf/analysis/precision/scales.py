@@ -56,17 +56,10 @@ def summarize_loss_scale(events: Sequence[ScaleEvent]) -> LossScaleHistory:
     if not events:
         raise ValueError("no loss-scale events: the run did not start")
     overflows = [event for event in events if event.kind == "overflow"]
-    scales = [event.scale for event in events]
     last = events[-1]
     return LossScaleHistory(
-        initial_scale=scales[0],
-        final_scale=scales[-1],
-        lowest_scale=min(scales),
-        highest_scale=max(scales),
         attempts=last.attempts,
         skipped_steps=len(overflows),
-        growths=sum(event.kind == "growth" for event in events),
-        steps_since_change=last.steps_since_change if last.kind == "end" else 0,
         scheduler_steps_on_skips=sum(event.scheduler_steps for event in overflows),
         trained_ns=last.trained_ns,
         wasted_ns=sum(event.wasted_ns for event in overflows),

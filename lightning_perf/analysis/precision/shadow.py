@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
+from lightning_perf.run_files.numerics.precision import NumericsDrift, finite_or_none
 from lightning_perf.run_files.numerics.samples import ShadowSample
 
 LOW_COSINE = 0.9
@@ -181,7 +181,6 @@ def judge_drift(
     mixed_end: float,
     fp32_end: float,
     seed_ends: Sequence[float],
-    layers: Sequence[LayerDrift],
 ) -> NumericsDrift:
     """Compare the final loss of a mixed run with those of FP32 runs.
 
@@ -204,5 +203,4 @@ def judge_drift(
         expected_high=finite_or_none(middle + reach),
         # A mixed loss of nan is beyond any noise, unless FP32 diverges as well.
         beyond_seed_noise=math.isfinite(middle) and not (middle - reach <= mixed_end <= middle + reach),
-        layers=tuple(layers),
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, cached_per_trace, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
@@ -20,12 +23,13 @@ class Gaps(Struct, frozen=True, eq=False):
     """The device-idle gaps of the averaged steps, in time order. A gap that spans two steps is cut in two.
 
     Attributes:
-        parts_ns: For each of `GAP_CLASSES`, its time in each gap. For every gap they sum to its length.
+        parts_ns: For each of `GAP_CLASSES`, its time in each gap, in 32 bits if all gaps fit. For every gap they sum to
+            its length.
     """
 
     start_ns: Int64Array
     end_ns: Int64Array
-    parts_ns: dict[str, Int64Array]
+    parts_ns: dict[str, NDArray[np.signedinteger[Any]]]
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -52,7 +56,8 @@ def find_gaps(trace: Trace) -> Gaps:
     steps = Intervals(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
     idle = subtract(steps, device_busy(trace))
     sets = (queued_work(trace), *host_sets(trace).values())
-    lengths = exclusive_ns(sets, idle.start_ns, idle.end_ns)
+    dtype = np.int32 if (idle.end_ns - idle.start_ns).max(initial=0) <= np.iinfo(np.int32).max else np.int64
+    lengths = (part.astype(dtype) for part in exclusive_ns(sets, idle.start_ns, idle.end_ns))
     return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
 
 

@@ -54,6 +54,7 @@ class StepTimes(Struct, frozen=True):
         outliers: The longest of them, longest first.
         data_wait_share_steady: The same share as `data_wait_share`, without the two steps that waited longest, which
             may be hiccups.
+        mean_steady_ns: Mean step time without these two.
         periodic: Steps that take longer at regular distances, or ``None``.
         tokens_per_second: Tokens over wall time, padding included, over the steps that count their tokens; None if none
             does.
@@ -82,6 +83,7 @@ class StepTimes(Struct, frozen=True):
     outlier_excess_ns: int
     outliers: tuple[StepSample, ...]
     data_wait_share_steady: float | None = None
+    mean_steady_ns: float | None = None
     periodic: PeriodicSteps | None = None
     tokens_per_second: float | None = None
     outlier_wait_ns: int | None = None
@@ -108,6 +110,8 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
     p50, p90, p99 = (round(float(value)) for value in np.percentile(step_ns, [50, 90, 99]))
     is_slow_outlier = outlying(step_ns) & (step_ns > p50)
     longest = sorted(np.flatnonzero(is_slow_outlier).tolist(), key=lambda row: -int(step_ns[row]))
+    steady = np.argsort(wait_ns, kind="stable")[:-HICCUPS]
+    steady_ns = int(step_ns[steady].sum())
     return StepTimes(
         steps=len(kept),
         warmup_steps=warmup,
@@ -128,7 +132,8 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         outlier_steps=int(is_slow_outlier.sum()),
         outlier_excess_ns=int((step_ns[is_slow_outlier] - p50).sum()),
         outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
-        data_wait_share_steady=_steady_share(wait_ns, step_ns),
+        data_wait_share_steady=float(wait_ns[steady].sum()) / steady_ns if steady_ns else None,
+        mean_steady_ns=steady_ns / len(steady) if len(steady) else None,
         periodic=find_period(kept.step, step_ns, wait_ns),
         tokens_per_second=_per_second(kept.tokens, step_ns),
         outlier_wait_ns=int(np.maximum(wait_ns[is_slow_outlier] - np.median(wait_ns), 0).sum()),
@@ -141,14 +146,6 @@ def _per_second(amount: Int64Array, step_ns: Int64Array) -> float | None:
     counted = amount >= 0
     counted_ns = int(step_ns[counted].sum())
     return int(amount[counted].sum()) / counted_ns * 1e9 if counted_ns else None
-
-
-def _steady_share(wait_ns: Int64Array, step_ns: Int64Array) -> float | None:
-    if len(wait_ns) <= HICCUPS:
-        return None
-    steady = np.argsort(wait_ns, kind="stable")[:-HICCUPS]
-    total_ns = int(step_ns[steady].sum())
-    return int(wait_ns[steady].sum()) / total_ns if total_ns else 0.0
 
 
 def _after_profiling(samples: StepSamples) -> float | None:

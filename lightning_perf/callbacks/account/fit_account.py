@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -28,6 +29,7 @@ from lightning_perf.run_files.fit.account import (
     GcTotals,
     Group,
     LoaderStart,
+    write_account,
 )
 
 OWN_CALLBACKS = ("PerfCallback", "PrecisionCallback")
@@ -86,7 +88,6 @@ class FitAccountant:
         self,
         trainer: Trainer,
         *,
-        on_end: Callable[[], None],
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         global _fits_of_process
@@ -95,15 +96,18 @@ class FitAccountant:
         self._before_ns = process_age_ns() if not _fits_of_process else None
         _fits_of_process += 1
         self.errors = ErrorReporter()
+        self.folder: Path | None = None
+        """Where the account goes; None before training has started."""
+        self.complete_report: Callable[[FitAccount], None] = lambda _: None
+        """Called with the account of the whole fit when `Trainer.fit` ends."""
         self.steps: int | None = None
         self.samples: int | None = None
         self.tokens: int | None = None
         self.collections: tuple[GcTotals, ...] = ()
         self.core_wait_ns: int | None = None
         self._trainer = trainer
-        self._on_end = on_end
         self._failed = False
-        self._closed = False
+        self.closed = False
         self._training = False
         self._validating = False
         self._first = True
@@ -130,6 +134,7 @@ class FitAccountant:
             group: [*(entry(group, name) for name in STEP_PHASES), -1, -1] for group in ("first step", "training steps")
         }
         transfer, fetch, compute = (entry("validation", name) for name in ("transfer", "fetch", "compute"))
+        # In a step, or before the first one after epochs and validations.
         self._flags = [entry("training steps", "stop flag"), entry("epoch boundaries", "stop flag")]
         self._phases_ns: tuple[int, int] | None = None
         self._validation_phases = [-1, transfer, -1, -1, -1, fetch, compute]
@@ -137,18 +142,17 @@ class FitAccountant:
         stack.phases = self._no_phases
 
         self._wrapped = WrappedMethods()
-        self._profiler_hooks: ProfilerHooks | None = None
-        self.attach()
+        self.hooks = ProfilerHooks(trainer.profiler, self.plan)
+        """Whoever else listens to the Trainer's profiler uses these: two layers of hooks would cost twice."""
         self._wrapped.wrap(trainer.profiler, "describe", self._describing)
-        self._wrapped.wrap(trainer.strategy, "save_checkpoint", functools.partial(self._timed, self._write))
+        self._wrap(trainer.strategy, "save_checkpoint", lambda: self._write)
         for logger in trainer.loggers:
             for name in LOGGER_METHODS:
-                number = entry("logging", f"{type(logger).__name__}.{name}")
-                self._wrapped.wrap(logger, name, functools.partial(self._timed, number))
+                self._wrap(logger, name, functools.partial(entry, "logging", f"{type(logger).__name__}.{name}"))
         if trainer.world_size > 1:
             # Where Lightning tells every rank before each batch whether rank 0 has to stop (2.5.6 and later).
             loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
-            self._wrapped.wrap(loop, "_broadcast_sigterm_tensor", self._flagging)
+            self._wrap(loop, "_broadcast_sigterm_tensor", lambda: self._flags[self._watches_fetch])
         # The Trainer announces no start of worker processes.
         self._wrapped.wrap(DataLoader, "__iter__", self._iterating)
         stack.leave()
@@ -157,17 +161,6 @@ class FitAccountant:
     def began_ns(self) -> int:
         """Start of the account on the clock `time.time_ns`, by which torch dates its compilations."""
         return time.time_ns() - (time.perf_counter_ns() - self.stack.start_ns)
-
-    def attach(self) -> None:
-        """Listen to the Trainer's profiler, as long as nobody else does and passes its calls on to `plan`."""
-        if self._profiler_hooks is None and not self._closed:
-            self._profiler_hooks = ProfilerHooks(self._trainer.profiler, plan=self.plan)
-
-    def detach(self) -> None:
-        """Let somebody else listen to the Trainer's profiler, who passes its calls on to `plan`."""
-        hooks, self._profiler_hooks = self._profiler_hooks, None
-        if hooks is not None:
-            hooks.remove()
 
     # The parts of a fit. The callback's own hooks and some actions of the Trainer mark their limits.
 
@@ -214,6 +207,13 @@ class FitAccountant:
         self._phases_ns = compute_ns, wait_ns
         return (None, None) if before is None else (compute_ns - before[0], wait_ns - before[1])
 
+    def save(self, end: Literal["returned", "report", "exception"]) -> None:
+        """Save the account until now."""
+        account = self.snapshot(end)
+        if account is not None and self.folder is not None:
+            with self.errors.instead("the account of the fit is not saved"):
+                write_account(self.folder, account)
+
     def snapshot(self, end: Literal["returned", "report", "exception"]) -> FitAccount | None:
         """Return the account until now; None if it has failed."""
         if self._failed:
@@ -245,10 +245,10 @@ class FitAccountant:
 
     def close(self) -> None:
         """Give the Trainer and its parts their own methods back. Does nothing the second time."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
-        self.detach()
+        self.closed = True
+        self.hooks.remove()
         self._wrapped.restore()
 
     # Actions of the Trainer.
@@ -421,7 +421,7 @@ class FitAccountant:
         """
 
         def __iter__(loader: Any) -> Any:  # noqa: N807
-            if loader.num_workers and not self._closed and self.stack.is_own_thread:
+            if loader.num_workers and not self.closed and self.stack.is_own_thread:
                 self._before_start(loader)
             return make(loader)
 
@@ -457,11 +457,15 @@ class FitAccountant:
         if start is not None and start.start_ns is None:
             start.start_ns = self.stack.times_ns[self.stack.entry("worker start-up", start.stage)] - start.before_ns
 
-    def _timed(self, number: int, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, owner: Any, name: str, number: Callable[[], int]) -> None:
+        """Time a method as an entry."""
+        self._wrapped.wrap(owner, name, functools.partial(self._timed, number))
+
+    def _timed(self, number: Callable[[], int], method: Callable[..., Any]) -> Callable[..., Any]:
         stack = self.stack
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            stack.enter(number)
+            stack.enter(number())
             try:
                 return method(*args, **kwargs)
             finally:
@@ -469,30 +473,26 @@ class FitAccountant:
 
         return timed
 
-    def _flagging(self, broadcast: Callable[[], None]) -> Callable[[], None]:
-        """Time the broadcast of the stop flag: in a step, or before the first one after epochs and validations."""
-
-        def flag() -> None:
-            self.stack.enter(self._flags[self._watches_fetch])
-            try:
-                broadcast()
-            finally:
-                self.stack.leave()
-
-        return flag
-
     def _describing(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def describe(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
-            if not self._closed:  # describing the profile is the last thing that `Trainer.fit` does
+            if not self.closed:  # describing the profile is the last thing that `Trainer.fit` does
                 self.stack.enter(self.stack.entry("own cost", "report"))
                 try:
-                    self._on_end()
+                    self._complete()
                 except Exception as error:
                     self._fail(error)
             return result
 
         return describe
+
+    def _complete(self) -> None:
+        """Save the account of the whole fit, in place of the one until the report."""
+        self.close()
+        account = self.snapshot("returned")
+        if account is not None:
+            self.complete_report(account)
+        self.save("returned")  # last, so that it includes the time to write the report again
 
     def _facts(self) -> AccountFacts:
         trainer = self._trainer

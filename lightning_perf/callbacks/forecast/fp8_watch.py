@@ -39,8 +39,8 @@ class _Seen(Struct, frozen=True):
     """A tensor of a layer, with its figures on the device.
 
     Attributes:
-        figures: Of torchao: largest magnitude, values, flushed, saturated. Of Transformer Engine: the newest and the
-            largest magnitude in the history, and the scale.
+        figures: Of torchao: largest magnitude, values, flushed, saturated. Of Transformer Engine: the newest
+            magnitude in the history, and the scale.
     """
 
     layer: str
@@ -52,11 +52,10 @@ class _Seen(Struct, frozen=True):
     def read(self, figures: Sequence[float]) -> Fp8Tensor:
         """Return the tensor with its figures on the host."""
         if self.library == "transformer-engine":
-            newest, history_largest, scale = figures
-            return Fp8Tensor(self.form, newest, history_largest, scale)
+            return Fp8Tensor(self.form, *figures)
         largest, values, flushed, saturated = figures
         scale = _LIMITS[self.form] / largest if largest > 0 else 1.0
-        return Fp8Tensor(self.form, largest, None, scale, int(values), int(flushed), int(saturated))
+        return Fp8Tensor(self.form, largest, scale, int(values), int(flushed), int(saturated))
 
 
 def fp8_layers(module: Module) -> dict[str, Any]:
@@ -167,7 +166,7 @@ def _kept_by_transformer_engine(layers: dict[str, Any]) -> Iterator[_Seen]:
             of_gradients = key == "scaling_bwd"
             form: _Form = "e5m2" if formats == "E5M2" or (formats == "HYBRID" and of_gradients) else "e4m3"
             # The library moves the newest magnitude to the second row before the next pass.
-            figures = [history[:2, position].amax(), history[:, position].amax(), scale[position]]
+            figures = [history[:2, position].amax(), scale[position]]
             yield _Seen(name, "transformer-engine", tensor, form, figures)
 
 

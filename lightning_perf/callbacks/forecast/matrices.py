@@ -33,7 +33,6 @@ class LayerShape(NamedTuple):
         sizes: The sizes that fast kernels want to be multiples of 8, 16 or 32.
     """
 
-    kind: Literal["linear", "convolution"]
     rows: int
     inputs: int
     outputs: int
@@ -85,11 +84,10 @@ class _Layout:
         )
         rows, terms = out.shape[0] * math.prod(self._positions), self._channels * math.prod(self._kernel)
         outputs = weight.shape[0]
-        if self._is_linear:
-            self.shape = LayerShape("linear", rows, terms, outputs, {"rows": rows, "inputs": terms, "outputs": outputs})
-        else:
+        sizes = {"rows": rows, "inputs": terms, "outputs": outputs}
+        if not self._is_linear:
             sizes = {"input channels": self._channels, "output channels": outputs}
-            self.shape = LayerShape("convolution", rows, terms, outputs, sizes)
+        self.shape = LayerShape(rows, terms, outputs, sizes)
 
     def activation(self, inputs: torch.Tensor, rows: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
         """Return elements of the activations; the indexes broadcast."""

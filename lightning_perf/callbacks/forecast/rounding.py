@@ -21,10 +21,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "bf16": ("bf16", "bf16"),
     "fp8": ("e4m3", "e5m2"),
     "fp8-delayed": ("e4m3-delayed", "e5m2-delayed"),
-    "e4m3": ("e4m3", "e4m3"),
-    "e4m3-delayed": ("e4m3-delayed", "e4m3-delayed"),
     "e5m2": ("e5m2", "e5m2"),
-    "e5m2-delayed": ("e5m2-delayed", "e5m2-delayed"),
     "mxfp8": ("mxfp8", "mxfp8"),
     "nvfp4": ("nvfp4", "nvfp4"),
 }

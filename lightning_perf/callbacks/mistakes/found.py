@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -29,6 +29,10 @@ _FOLDERS = (
     f"{Path(__file__).parents[2].as_posix()}/",
 )
 """Folders of libraries. The first frame outside of them is the user's."""
+
+
+_MODERATE = {"checkpoint-without-scaler", "half-accumulation", "logged-infinity", "scheduler-on-skips"}
+"""Kinds that cost accuracy or steps. The others make the training wrong, unless a check knows better."""
 
 
 class FoundMistakes:
@@ -64,17 +68,22 @@ class FoundMistakes:
     def report(
         self,
         kind: str,
-        severity: Literal["high", "moderate"],
         title: str,
         action: str,
         *evidence: str,
+        moderate: bool = False,
         layer: str = "",
         line: str = "",
         step: int | None = None,
     ) -> None:
         """Add a mistake of the current step, unless another one is given."""
         step = step_number(self._trainer) if step is None else step
+        severity: Literal["high", "moderate"] = "moderate" if moderate or kind in _MODERATE else "high"
         self.add(PrecisionMistake(kind, severity, title, evidence, action, layer, line, step))
+
+    def layer_of(self, parameter: Any) -> str:
+        """Return the layer of a parameter; empty if the module has no such parameter."""
+        return self.parameters.get(id(parameter), "").rpartition(".")[0]
 
     def add(self, mistake: PrecisionMistake) -> None:
         """Add a mistake, unless it is known for this place."""

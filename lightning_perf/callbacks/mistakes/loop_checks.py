@@ -54,7 +54,6 @@ class StaleCasts:
         name = next((name for weight, name in self._found.parameters.items() if weight in stale), "")
         self._found.report(
             "stale-autocast-cache",
-            "high",
             "A forward pass uses 16-bit weights from before the optimizer's step",
             "Remove your own torch.autocast from training_step: Lightning's is on already and keeps no copies. If "
             "you need it, give cache_enabled=False or call torch.clear_autocast_cache() after the step.",
@@ -120,7 +119,6 @@ class LoggedValues:
             shown = "NaN" if bool(value.isnan().any()) else "infinite"
             self._found.report(
                 "logged-infinity",
-                "moderate",
                 f"The logged mean of {base!r} is {shown}, but the loss is finite",
                 f"Log finite values only: if torch.isfinite(value): self.log({base!r}, value).",
                 "One batch with inf or NaN is enough to make the mean of an epoch inf or NaN. Under "
@@ -156,7 +154,6 @@ def check_saved(found: FoundMistakes, trainer: Trainer, checkpoint: Mapping[str,
     if users_scaler is not None or lightnings:
         found.report(
             "checkpoint-without-scaler",
-            "moderate",
             "Checkpoints lack the state of the loss scaler",
             "Do not remove the key 'MixedPrecision' in on_save_checkpoint."
             if lightnings
@@ -185,9 +182,8 @@ def check_schedule(found: FoundMistakes, history: LossScaleHistory) -> None:
         return
     found.report(
         "scheduler-on-skips",
-        "moderate",
         f"The learning-rate schedule is {ahead} steps ahead of the weights",
-        f'Avoid the skips: PrecisionCallback("16-mixed", init_scale={history.lowest_scale:g}), or '
+        f'Avoid the skips: PrecisionCallback("16-mixed", init_scale={min(history.scales):g}), or '
         "precision='bf16-mixed'. Or step the scheduler only after executed steps: set a flag in "
         "optimizer.register_step_post_hook and read it in lr_scheduler_step.",
         f"{history.skipped_steps} of {history.attempts} optimizer steps were skipped, and Lightning still "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -136,17 +136,16 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return value.device.type == "cuda"
         return name == "exp"  # softmax itself adds up in FP32, also in 16-true
 
-    def _add(self, kind: str, severity: Literal["high", "moderate"], title: str, action: str, evidence: str) -> None:
+    def _add(self, kind: str, title: str, action: str, evidence: str, *, moderate: bool = False) -> None:
         """Report a mistake at the place of the operator that runs."""
         layer, line = user_place(self._found.layers)
-        self._found.report(kind, severity, title, action, evidence, layer=layer, line=line)
+        self._found.report(kind, title, action, evidence, moderate=moderate, layer=layer, line=line)
 
     def _constant(self, func: Any, values: tuple[Any, ...]) -> None:
         """Report a constant that FP16 cannot hold. torch raises an error for it."""
         numbers = [value for value in values if isinstance(value, (int, float)) and abs(value) > LARGEST_FP16]
         self._add(
             "half-constant",
-            "high",
             f"{f'{numbers[0]:g}' if numbers else 'A constant'} is too large for FP16",
             "Mask with the least number of the type: scores.masked_fill(mask, torch.finfo(scores.dtype).min).",
             f"{_operator(func) or 'The operator'} writes it into an FP16 tensor, and FP16 ends at 65504. torch raises "
@@ -156,12 +155,12 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _loss(self, name: str) -> None:
         self._add(
             "half-loss",
-            "high" if name in _LOSSES else "moderate",
             f"{_READABLE.get(name, name)} is computed in FP16",
             "Compute it in FP32: call .float() on its inputs, e.g. cross_entropy(logits.float(), target)"
             + (", or move it into the autocast region." if self._mixed else "."),
             f"aten::{name} got FP16 values: autocast is off at this place. exp() overflows above 11, and a loss keeps "
             "only 3 digits.",
+            moderate=name not in _LOSSES,
         )
 
     def _check_epsilon(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -172,7 +171,6 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         self._add(
             "epsilon-underflow",
-            "high",
             f"The epsilon {value:g} is zero in FP16",
             "Call .float() on the tensor first, or use an epsilon of at least 1e-4.",
             f"aten::{name} got an FP16 tensor and {value:g}. The smallest FP16 number is 6e-8, so the sum or limit can "
@@ -196,7 +194,6 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _half_count(self, what: str, dtype: torch.dtype) -> None:
         self._add(
             "half-counts",
-            "high",
             f"{what} in {SHORT[dtype]}",
             "Count in integers or FP32: mask.sum() instead of mask.half().sum(), or torch.arange(…) without a 16-bit "
             "dtype.",

@@ -108,15 +108,33 @@ class ScalerCalls:
     def _on_unscale(self, scaler: Any, optimizer: Any, *_: Any) -> None:
         if not scaler.is_enabled():
             return
+        name = type(optimizer).__name__
+        parameters = _parameters(optimizer)
         if scaler._scale is None:
-            self._report_unscaled_backward(optimizer)
+            self._report(
+                "backward-without-scale",
+                "A loss was not scaled before backward",
+                "Call self.manual_backward(loss) instead of loss.backward().",
+                f"{name} steps under a gradient scaler, but no loss went through its scale(). torch raises an error.",
+                parameters,
+            )
             return
         state = self._state(scaler)
-        parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        places = set(map(id, parameters))
         line = user_place(self._found.layers)[1]
-        if parameters and parameters <= state.unscaled:
-            self._report_unscaled_twice(scaler, optimizer, state.unscaled_at or line)
-        state.unscaled |= parameters
+        if places and places <= state.unscaled:
+            self._report(
+                "unscale-twice",
+                f"Gradients of {name} are unscaled twice",
+                "Remove your call of unscale_(): Lightning unscales the gradients before it calls "
+                "on_before_optimizer_step, so clip or read them there."
+                if self._is_lightnings(scaler)
+                else "Remove one of the two calls of scaler.unscale_(optimizer).",
+                "unscale_() was called twice since the last scaled loss. torch raises an error at the second call.",
+                parameters,
+                state.unscaled_at or line,
+            )
+        state.unscaled |= places
         state.unscaled_at = line
 
     def _on_step(self, scaler: Any, optimizer: Any, *_: Any) -> None:
@@ -125,7 +143,17 @@ class ScalerCalls:
         state = self._state(scaler)
         others = state.stepped - {id(optimizer)}
         if not state.pending and others and id(optimizer) not in state.stepped and scaler._scale is not None:
-            self._report_shared_backward(scaler, optimizer)
+            self._report(
+                "shared-backward",
+                "Two optimizers step after one backward pass under one loss scale",
+                "Call self.manual_backward(loss) before each optimizer's step, or use precision='bf16-mixed', which "
+                "has no loss scale."
+                if self._is_lightnings(scaler)
+                else "Call scaler.update() once, after the steps of all optimizers.",
+                f"{type(optimizer).__name__} steps after the scale was updated for another optimizer. Whenever the "
+                "scale changes, its gradients are divided by the wrong scale: they are off by 2 or 0.5 times.",
+                _parameters(optimizer),
+            )
         state.stepped.add(id(optimizer))
 
     def _on_update(self, scaler: Any, *_: Any) -> None:
@@ -136,82 +164,41 @@ class ScalerCalls:
         if not _is_clipping():
             return
         gradients = {id(one) for group in nested for one in group if isinstance(one, torch.Tensor)}
+        clipped = [
+            parameter
+            for optimizer in self._trainer.optimizers
+            for parameter in _parameters(optimizer)
+            if parameter.grad is not None and id(parameter.grad) in gradients
+        ]
         for state in list(self._states.values()):
-            if not state.pending or not gradients:
-                continue
-            clipped = [
-                parameter
-                for optimizer in self._trainer.optimizers
-                for group in optimizer.param_groups
-                for parameter in group["params"]
-                if parameter.grad is not None and id(parameter.grad) in gradients
-            ]
             # Gradients that an earlier step left behind may be among them. They are unscaled already.
-            if clipped and not any(id(parameter) in state.unscaled for parameter in clipped):
-                self._report_clipped_scaled(state.scaler, clipped[0])
-
-    def _report_clipped_scaled(self, scaler: Any, parameter: torch.Tensor) -> None:
-        own = self._is_lightnings(scaler)
-        name = self._found.parameters.get(id(parameter), "a parameter")
-        self._report(
-            "clip-scaled-gradients" if own else "unscale-missing",
-            "Gradients are clipped before they are unscaled",
-            "Clip in your LightningModule's on_before_optimizer_step(self, optimizer), which runs after Lightning has "
-            "unscaled the gradients."
-            if own
-            else "Call scaler.unscale_(optimizer) in the line before you clip.",
-            f"The gradient of {name} is still multiplied by the loss scale, {float(scaler.get_scale()):g}, when you "
-            "clip it. So nearly every gradient is cut down, and the step is too small by far.",
-            parameter,
-        )
-
-    def _report_unscaled_twice(self, scaler: Any, optimizer: Any, line: str) -> None:
-        self._report(
-            "unscale-twice",
-            f"Gradients of {type(optimizer).__name__} are unscaled twice",
-            "Remove your call of unscale_(): Lightning unscales the gradients before it calls "
-            "on_before_optimizer_step, so clip or read them there."
-            if self._is_lightnings(scaler)
-            else "Remove one of the two calls of scaler.unscale_(optimizer).",
-            "unscale_() was called twice since the last scaled loss. torch raises an error at the second call.",
-            _first_parameter(optimizer),
-            line,
-        )
-
-    def _report_unscaled_backward(self, optimizer: Any) -> None:
-        self._report(
-            "backward-without-scale",
-            "A loss was not scaled before backward",
-            "Call self.manual_backward(loss) instead of loss.backward().",
-            f"{type(optimizer).__name__} steps under a gradient scaler, but no loss went through its scale(). torch "
-            "raises an error.",
-            _first_parameter(optimizer),
-        )
-
-    def _report_shared_backward(self, scaler: Any, optimizer: Any) -> None:
-        self._report(
-            "shared-backward",
-            "Two optimizers step after one backward pass under one loss scale",
-            "Call self.manual_backward(loss) before each optimizer's step, or use precision='bf16-mixed', which has no "
-            "loss scale."
-            if self._is_lightnings(scaler)
-            else "Call scaler.update() once, after the steps of all optimizers.",
-            f"{type(optimizer).__name__} steps after the scale was updated for another optimizer. Whenever the scale "
-            "changes, its gradients are divided by the wrong scale: they are off by 2 or 0.5 times.",
-            _first_parameter(optimizer),
-        )
+            if not state.pending or not clipped or any(id(parameter) in state.unscaled for parameter in clipped):
+                continue
+            own = self._is_lightnings(state.scaler)
+            name = self._found.parameters.get(id(clipped[0]), "a parameter")
+            self._report(
+                "clip-scaled-gradients" if own else "unscale-missing",
+                "Gradients are clipped before they are unscaled",
+                "Clip in your LightningModule's on_before_optimizer_step(self, optimizer), which runs after Lightning "
+                "has unscaled the gradients."
+                if own
+                else "Call scaler.unscale_(optimizer) in the line before you clip.",
+                f"The gradient of {name} is still multiplied by the loss scale, {float(state.scaler.get_scale()):g}, "
+                "when you clip it. So nearly every gradient is cut down, and the step is too small by far.",
+                clipped,
+            )
 
     def _report(
-        self, kind: str, title: str, action: str, evidence: str, parameter: Any, line: str | None = None
+        self, kind: str, title: str, action: str, evidence: str, parameters: list[Any], line: str | None = None
     ) -> None:
-        """Report a mistake that makes the training wrong, by default at the line of the call that is under way."""
-        layer = self._found.parameters.get(id(parameter), "").rpartition(".")[0]
+        """Report a mistake with these parameters, by default at the line of the call that is under way."""
+        layer = self._found.layer_of(parameters[0]) if parameters else ""
         line = user_place(self._found.layers)[1] if line is None else line
-        self._found.report(kind, "high", title, action, evidence, layer=layer, line=line)
+        self._found.report(kind, title, action, evidence, layer=layer, line=line)
 
 
-def _first_parameter(optimizer: Any) -> Any:
-    return next((parameter for group in optimizer.param_groups for parameter in group["params"]), None)
+def _parameters(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _is_clipping() -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from lightning_perf.analysis.precision.scales import summarize_loss_scale
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, is_compiled
 from lightning_perf.callbacks.mistakes.found import FoundMistakes
@@ -21,7 +22,8 @@ from lightning_perf.callbacks.mistakes.weights import (
     check_weights_and_optimizers,
 )
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.numerics.precision import LossScaleHistory, PrecisionMistake
+from lightning_perf.run_files.numerics.precision import PrecisionMistake
+from lightning_perf.run_files.numerics.samples import ScaleEvent
 
 OPERATOR_BATCHES = 2
 """Batches in which every operator is looked at."""
@@ -34,7 +36,7 @@ MOST_BATCHES = 64
 class MistakeWatch(FitObserver):
     """Looks for mistakes in the use of 16 bits during the first steps of a fit.
 
-    The training computes the same with and without it. At the end, `histories` returns those of the loss scale.
+    The training computes the same with and without it. By its end, `scale_events` are all those of the loss scale.
     """
 
     consequence = "mistakes in mixed precision are not looked for any more"
@@ -47,11 +49,11 @@ class MistakeWatch(FitObserver):
         *,
         known: Iterable[PrecisionMistake] = (),
         warned: Iterable[str] = (),
-        histories: Callable[[], Iterable[LossScaleHistory]] = tuple,
+        scale_events: Sequence[ScaleEvent] = (),
     ) -> None:
         self._trainer = trainer
         self._module = module
-        self._histories = histories
+        self._scale_events = scale_events
         self._found = FoundMistakes(
             trainer, module, lambda error: errors.report(self.consequence, error), warned=warned
         )
@@ -142,8 +144,8 @@ class MistakeWatch(FitObserver):
         self._averages.check(self._found)
         if self._updates is not None:
             self._updates.check(self._found)
-        for history in self._histories():
-            check_schedule(self._found, history)
+        if self._scale_events:
+            check_schedule(self._found, summarize_loss_scale(self._scale_events))
 
     def close(self) -> None:
         self._first = False

@@ -60,7 +60,6 @@ def _check_half_weights(found: FoundMistakes, module: Module, precision: str) ->
         refused = ("torch's GradScaler refuses FP16 gradients.",) if parameter.dtype == torch.float16 else ()
         found.report(
             "half-weights",
-            "high",
             f"Weights are {SHORT[parameter.dtype]} under {precision}",
             f"Remove .half() or .bfloat16() from {owner or 'the module'}: autocast casts FP32 weights by itself.",
             f"{own} of this layer is {parameter.dtype}. Autocast expects FP32 weights, so that small updates "
@@ -79,7 +78,6 @@ def _check_statistics(found: FoundMistakes, module: Module, *, mixed: bool) -> N
         place, short = layer_name(name), SHORT[mean.dtype]
         found.report(
             "half-batch-norm",
-            "high",
             f"Running statistics of a {type(layer).__name__} are {short}",
             f"Keep the layer in FP32: remove .half() from {place or 'the module'}."
             if mixed
@@ -101,14 +99,13 @@ def _check_epsilon(found: FoundMistakes, optimizer: Any) -> None:
         half = [parameter for parameter in group["params"] if parameter.dtype == torch.float16]
         if not half:
             continue
-        name = found.parameters.get(id(half[0]), "")
         found.report(
             "epsilon-underflow",
-            "high",
             f"eps={epsilon:g} of {type(optimizer).__name__} is zero in FP16",
             f"Give torch.optim.{type(optimizer).__name__}(…, eps=1e-4), or train in 16-mixed with FP32 weights.",
-            f"{len(half)} FP16 parameters use it, first {name}. A gradient of zero divides zero by zero: NaN.",
-            layer=name.rpartition(".")[0],
+            f"{len(half)} FP16 parameters use it, first {found.parameters.get(id(half[0]), '')}. A gradient of zero "
+            "divides zero by zero: NaN.",
+            layer=found.layer_of(half[0]),
             step=0,
         )
         return
@@ -121,7 +118,6 @@ def check_accumulation(found: FoundMistakes, module: Module, micro_batches: int)
         short = SHORT[parameter.dtype]
         found.report(
             "half-accumulation",
-            "moderate",
             f"Gradients of {micro_batches} micro-batches are added up in {short}",
             "Train with Trainer(precision='bf16-mixed') or '16-mixed', which keep weights and gradients in FP32.",
             f"A gradient has its weight's type, {short}. Each addition rounds the sum to "
@@ -166,7 +162,6 @@ class HalfAverages:
         short = SHORT[copies[changed[0]].dtype]
         found.report(
             "half-averages",
-            "high",
             f"An average of the weights is kept in {short}",
             "Keep the average in FP32, e.g. copy.deepcopy(self.net).float() or parameter.detach().float().clone().",
             f"{len(changed)} tensors with the shapes of trainable weights change in each step, first {changed[0]}. "
@@ -275,12 +270,12 @@ class LostUpdates:
         short = SHORT[samples[0][0].dtype]
         found.report(
             "lost-updates",
-            "high" if low >= MOST_LOST else "moderate",
             f"Updates are lost: {steps:,} steps left {format_share(share.value)} of the {short} weights unchanged",
             "Keep the weights in FP32: Trainer(precision='bf16-mixed'). If memory is short, use an optimizer with "
             "stochastic rounding, e.g. torchao.optim.AdamW8bit(…, bf16_stochastic_round=True).",
             f"Of {updated:,} sampled weights, {kept:,} are as before: {format_share(low)} to {format_share(high)}.",
             f"An update is added in {short}, which rounds it away if it is below half of the weight's last digit.",
+            moderate=low < MOST_LOST,
         )
 
 

@@ -9,13 +9,14 @@ from typing import Any, Literal, get_args
 
 import torch
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.host_copy import ScalarCopies
 from lightning_perf.callbacks.lightning_compat import Module, holds_whole_model, step_number
 from lightning_perf.callbacks.mistakes.found import layer_names
-from lightning_perf.callbacks.numerics.nonfinite import NonFiniteOperator, NonFiniteWatch, is_finite
+from lightning_perf.callbacks.numerics.loss_scale import Unscaled
+from lightning_perf.callbacks.numerics.nonfinite import NonFiniteWatch, is_finite
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, layer_name
 from lightning_perf.callbacks.precision.switch import PrecisionError
@@ -51,25 +52,16 @@ class LossWatch(FitObserver):
     On a CPU the check costs nothing. On a CUDA device the loss is copied to the host, which learns of a bad one some
     steps later. From then on it waits for each loss, keeps each batch, and diagnoses the first bad one. With
     ``gradients`` it waits in every step.
-
-    The function `scale` returns the loss scale as far as the host knows it, 1 without a scaler. The function
-    `first_skipped` returns the first step since which all steps were skipped; None if the last one was not.
     """
 
     consequence = "NaN and infinities are not diagnosed"
 
-    def __init__(
-        self,
-        replay: Replay,
-        diagnose: Diagnose,
-        scale: Callable[[], float],
-        first_skipped: Callable[[], int | None] = lambda: None,
-    ) -> None:
+    def __init__(self, replay: Replay, diagnose: Diagnose, scaler: Unscaled) -> None:
         self._replay = replay
         self._trainer, self._module = replay.trainer, replay.module
         self._on_cuda = self._trainer.strategy.root_device.type == "cuda"
         self._gradients = self._exact = diagnose == "gradients"
-        self._scale, self._first_skipped = scale, first_skipped
+        self._scaler = scaler
         self._batch: KeptBatch | None = None
         self._bad_loss = False
         self._losses = ScalarCopies()
@@ -84,7 +76,7 @@ class LossWatch(FitObserver):
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:
         """A training batch starts: keep it until it ends, if it may be run again."""
-        if self._result is None and (self._exact or not self._on_cuda or self._scale() < LOWEST_SCALE):
+        if self._result is None and (self._exact or not self._on_cuda or self._scaler.scale < LOWEST_SCALE):
             self._batch = self._replay.keep(batch, batch_idx)
 
     def on_before_backward(self, loss: Any) -> None:
@@ -128,7 +120,7 @@ class LossWatch(FitObserver):
         scaler = self._trainer.scaler
         if scaler is not None and scaler.is_enabled():
             # Scaled ones may overflow: the scaler skips the step, until no scale is left.
-            return self._scale() < LOWEST_SCALE
+            return self._scaler.scale < LOWEST_SCALE
         if not self._gradients:
             return False
         gradients = (p.grad for p in self._module.parameters() if p.grad is not None and not p.grad.is_sparse)
@@ -140,13 +132,13 @@ class LossWatch(FitObserver):
             return
         step: int = self._first if self._first is not None else step_number(self._trainer)
         precision = str(self._trainer.precision_plugin.precision)
-        skipped = self._first_skipped() if symptom == "gradients" else None
+        skipped = self._scaler.first_skipped if symptom == "gradients" else None
         step = step if skipped is None else skipped
         bad = next((layer_name(name) for name, p in self._module.named_parameters() if not is_finite(p)), None)
         if bad is None:
             self._result = _Diagnosis(self._replay, batch).make(step, precision, symptom)
         else:
-            self._result = BadRun(step, precision, symptom, weights_finite=False, layer=bad)
+            self._result = BadRun(step, precision, symptom, bad_weight=bad)
 
 
 class _Pass(Struct, frozen=True):
@@ -184,11 +176,9 @@ class _Diagnosis:
         fp32 = self._pass(fp32=True, watch=fp32_watch)
         sound = fp32.gradients is not None
         loss, fp32_loss = finite_or_none(mixed.loss), finite_or_none(fp32.loss)
-        found = BadRun(step, precision, symptom, loss=loss, fp32_finite=sound, fp32_loss=fp32_loss)
         # Where FP32 fails too, its own pass shows the cause, without the overflows of 16 bits.
-        origin = _origin(mixed_watch.found, fp32_watch.found) if sound else _origin(fp32_watch.found, ())
-        if origin is not None:
-            found = replace(found, **{name: value for name, value in asdict(origin).items() if name != "finite_inputs"})
+        origin = mixed_watch.origin((fp32_watch,)) if sound else fp32_watch.origin()
+        found = BadRun(step, precision, symptom, origin=origin, loss=loss, fp32_finite=sound, fp32_loss=fp32_loss)
         return found if fp32.gradients is None or mixed.is_like(fp32) else self._with_cure(found, fp32)
 
     def _in_batch(self) -> tuple[str, ...]:
@@ -204,7 +194,7 @@ class _Diagnosis:
 
     def _with_cure(self, found: BadRun, fp32: _Pass) -> BadRun:
         search = CureSearch(self._replay.module, lambda names: self._mixed_pass(names).is_like(fp32))
-        kept = search.find(found.layer) or ()
+        kept = search.find(found.origin.layer if found.origin is not None else "") or ()
         cured_loss = finite_or_none(self._mixed_pass(kept).loss) if kept else None
         return replace(found, keep_fp32=kept, cured_loss=cured_loss, trials=search.trials)
 
@@ -255,18 +245,6 @@ def _bad_values(place: str, tensor: torch.Tensor) -> str:
     samples = bad.flatten(1).any(1) if tensor.dim() > 1 else bad
     first = int(samples.nonzero()[0, 0])
     return f"{text}, in {int(samples.sum()):,} of {len(tensor):,} samples, first {first}"
-
-
-def _origin(suspects: Sequence[NonFiniteOperator], benign: Sequence[NonFiniteOperator]) -> NonFiniteOperator | None:
-    """Return the first operator that makes NaN of finite numbers, or else inf of them, or else NaN of infinities.
-
-    A fill writes an infinity on purpose, e.g. for a mask, and so do operators that FP32 has too, if FP32 is sound.
-    """
-    known = {one.key for one in benign}
-    found = [one for one in suspects if one.key not in known] or list(suspects)
-    found = [one for one in found if not one.fills] or found
-    makes_nan = [one for one in found if one.finite_inputs and one.value == "nan"]
-    return next(iter(makes_nan or [one for one in found if one.finite_inputs] or found), None)
 
 
 MAX_TRIALS = 64

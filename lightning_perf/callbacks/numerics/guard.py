@@ -10,26 +10,11 @@ from typing import Any
 import torch
 
 from lightning_perf.analysis.precision.shadow import OTHER_SEEDS, judge_drift
-from lightning_perf.callbacks.numerics.replay import (
-    KeptBatch,
-    Replay,
-    copied_tensors,
-    leaf_outputs,
-    loss_of,
-    write_back,
-)
+from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay, copied_tensors, loss_of, write_back
 from lightning_perf.callbacks.peak_memory import restart_peak
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.numerics.precision import LayerDrift, NumericsDrift, finite_or_none
-
-DRIFT_VALUES = 2**16
-"""Values of a layer's output that its drift is computed from, at most. All of them, in FP32 and of two passes, are 66
-GB for ResNet-50 at a batch of 256. Of so many, chosen at random, a norm is within 1 % of the whole one, unless a few
-values make up most of it."""
-
-DRIFT_SEED = 11
-"""Of the choice."""
+from lightning_perf.run_files.numerics.precision import NumericsDrift
 
 _Settings = list[dict[str, Any]]
 
@@ -57,7 +42,6 @@ class NumericsGuard(FitObserver):
         self._steps: list[tuple[list[KeptBatch], _Settings]] = []
         self._batches: list[KeptBatch] = []
         self._losses: list[torch.Tensor] = []
-        self._layers: list[LayerDrift] = []
         self._start = copied_tensors((*self._module.parameters(), *self._module.buffers()))
         self._optimizer_state = _cloned_state(self._optimizer.state)
         self._result: NumericsDrift | None = None
@@ -66,10 +50,7 @@ class NumericsGuard(FitObserver):
         """A training batch starts: keep it."""
         if not self._left:
             return
-        kept = self._replay.keep(batch, batch_idx).copied()
-        if not self._steps and not self._batches:
-            self._layers = self._drift_of_layers(kept)
-        self._batches.append(kept)
+        self._batches.append(self._replay.keep(batch, batch_idx).copied())
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """The optimizer is about to step: note the learning rate and whatever else schedulers set."""
@@ -118,7 +99,6 @@ class NumericsGuard(FitObserver):
             mixed_end=mixed_end,
             fp32_end=fp32_end,
             seed_ends=seed_ends,
-            layers=self._layers,
         )
 
     @contextmanager
@@ -173,41 +153,9 @@ class NumericsGuard(FitObserver):
         losses = [loss.float() for kept in self._all_batches() if (loss := self._replay.step(kept)) is not None]
         return float(torch.stack(losses).mean()) if losses else float("nan")
 
-    def _drift_of_layers(self, kept: KeptBatch) -> list[LayerDrift]:
-        mixed, reference = self._outputs(kept, fp32=False), self._outputs(kept, fp32=True)
-        return [
-            LayerDrift(name, finite_or_none(float((mixed[name] - output).norm() / output.norm())))
-            for name, output in reference.items()
-            if name in mixed and mixed[name].shape == output.shape and float(output.norm()) > 0
-        ]
-
-    @torch.no_grad()
-    def _outputs(self, kept: KeptBatch, *, fp32: bool) -> dict[str, torch.Tensor]:
-        """Return values of each layer's output at its first call, as FP32, at the same positions in every pass."""
-        outputs: dict[str, torch.Tensor] = {}
-
-        def look(name: str, output: Any) -> None:
-            if isinstance(output, torch.Tensor) and output.is_floating_point() and name not in outputs:
-                outputs[name] = _sampled(output)  # a copy: an in-place layer behind it may write into the output
-
-        with self._replay.isolated(fp32=fp32), leaf_outputs(self._module, look):
-            self._replay.step(kept)
-        return outputs
-
 
 def _settings(optimizer: Any) -> _Settings:
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-
-
-@torch.no_grad()
-def _sampled(output: torch.Tensor) -> torch.Tensor:
-    """At most `DRIFT_VALUES` values of a tensor as FP32: the same places for every tensor of its shape."""
-    if output.numel() <= DRIFT_VALUES:
-        return output.flatten().float().clone()
-    random = torch.Generator().manual_seed(DRIFT_SEED)  # the generator of the process is not touched
-    places = torch.randint(output.numel(), (DRIFT_VALUES,), generator=random).to(output.device)
-    # By coordinates: to flatten a tensor in channels-last layout would copy all of it.
-    return output[torch.unravel_index(places, output.shape)].float()
 
 
 def _cloned_state(state: Any) -> Any:

@@ -11,32 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lightning_perf.analysis.precision.scales import ScalerState, summarize_loss_scale
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
 from lightning_perf.callbacks.steps.observers import FitObserver
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.jsonl import LogWriter
-from lightning_perf.run_files.numerics.precision import LossScaleHistory
-from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, OverflowOrigin, ScaleEvent
-
-
-class PendingVerdict:
-    """Tells whether a step found inf or nan. The device knows at once, the host some time later.
-
-    On devices other than CUDA, reading it waits for the device. `found_inf` is a scalar, not zero if there was any.
-    """
-
-    def __init__(self, found_inf: torch.Tensor) -> None:
-        on_cuda = found_inf.device.type == "cuda"
-        self._value = HostCopy(found_inf if on_cuda else found_inf.detach().clone())
-
-    def read(self, *, wait: bool = False) -> bool | None:
-        """Return whether there was inf or nan; None if the device has not finished yet and `wait` is not set."""
-        return bool(self._value.read().item()) if wait or self._value.arrived else None
+from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, NonFinite, ScaleEvent
 
 
 @dataclass
@@ -44,22 +27,36 @@ class _Attempt:
     """An optimizer step, kept until it is known whether the scaler skipped it."""
 
     optimizer: Any
-    index: int
     step: int
     number: int
     ended_ns: int = 0
     schedulers: tuple[tuple[Any, int], ...] = ()
     scheduler_steps: int = 0
     executed: bool = False
-    verdict: PendingVerdict | None = None
-    origin: OverflowOrigin | None = None
+    verdict: HostCopy | None = None
+    """Of a fused optimizer: a scalar, not zero if there was inf or NaN."""
+    origin: NonFinite | None = None
 
     def overflowed(self, *, wait: bool) -> bool | None:
-        """Return whether the step was skipped; None while only the device knows."""
-        return not self.executed if self.verdict is None else self.verdict.read(wait=wait)
+        """Return whether the step was skipped; None if only the device knows and `wait` is not set."""
+        if self.verdict is None:
+            return not self.executed
+        return bool(self.verdict.read().item()) if wait or self.verdict.arrived else None
 
 
-class LossScaleMonitor(FitObserver):
+class Unscaled(FitObserver):
+    """The loss scale of a training without one."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        """The loss scale, as far as the host knows."""
+        self.first_skipped: int | None = None
+        """The first step since which all steps were skipped, as far as the host knows; None if the last was not."""
+        self.events: list[ScaleEvent] = []
+        """All changes of the loss scale so far; none without a scaler."""
+
+
+class LossScaleMonitor(Unscaled):
     """Mirrors a scaler on the host: which optimizer steps it skipped, and the loss scale that follows from it.
 
     torch runs the hooks of an optimizer's step only if the scaler lets it step, so the host knows of each skip without
@@ -80,9 +77,11 @@ class LossScaleMonitor(FitObserver):
         *,
         path: Path | None,
         errors: ErrorReporter,
+        trainer_log: TrainerLog,
         locator: OverflowLocator,
         isolate: Callable[[FitObserver], AbstractContextManager[None]],
     ) -> None:
+        super().__init__()
         self._trainer = trainer
         self._module = module
         state = trainer.scaler.state_dict()  # waits for the device, if at all, before the first step
@@ -94,40 +93,21 @@ class LossScaleMonitor(FitObserver):
             growth_interval=int(state["growth_interval"]),
         )
         self._file = LogWriter(SCALE_EVENTS, path, errors.report, "the loss scale's history is no longer saved")
+        self._log = trainer_log
+        trainer_log.add_source(lambda: self.metrics)
         self._locator = locator
         self._isolate = isolate
         self._open: _Attempt | None = None
         self._in_batch: list[_Attempt] = []
         self._unresolved: deque[_Attempt] = deque()
-        self._attempts = self._resolved = self._skipped = 0
+        self._attempts = self._logged_attempts = self._resolved = self._skipped = 0
         self._trained_ns = self._counted_ns = 0
         self._backward_in_batch = self._backward_since_step = False
         self._warned = False
-        self._events: list[ScaleEvent] = []
         self._handles = [o.register_step_post_hook(self._stepped) for o in trainer.optimizers]
         self._began_ns = time.perf_counter_ns()
         self._step = step_number(self._trainer)
         self._add(ScaleEvent("start", self._step, self._state.scale, 0, 0))
-
-    @property
-    def scale(self) -> float:
-        """The loss scale, as far as the host knows."""
-        return self._state.scale
-
-    @property
-    def first_skipped(self) -> int | None:
-        """The first step since which all steps were skipped, as far as the host knows; None if the last was not."""
-        first, attempts = None, self._resolved
-        for event in reversed(self._events):
-            if event.kind != "overflow" or event.attempts != attempts:
-                break
-            first, attempts = event.step, attempts - 1
-        return first
-
-    @property
-    def attempts(self) -> int:
-        """Optimizer steps tried so far."""
-        return self._attempts
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -140,12 +120,8 @@ class LossScaleMonitor(FitObserver):
             metrics["perf/skipped_steps"] = float(self._skipped)
         return metrics
 
-    @property
-    def history(self) -> LossScaleHistory:
-        """The history so far."""
-        return summarize_loss_scale(self._events)
-
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        self._log.settle()
         self._began_ns = time.perf_counter_ns()
         self._backward_in_batch = False
 
@@ -163,9 +139,8 @@ class LossScaleMonitor(FitObserver):
         self._settle_schedulers(optimizer)
         self._attempts += 1
         self._step = step_number(self._trainer)
-        index = next((i for i, known in enumerate(self._trainer.optimizers) if known is optimizer), 0)
         schedulers = self._schedulers_of(optimizer, automatic=automatic)
-        self._open = _Attempt(optimizer, index, self._step, self._attempts, schedulers=schedulers)
+        self._open = _Attempt(optimizer, self._step, self._attempts, schedulers=schedulers)
 
     def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         self._trained_ns = self._trained_now()
@@ -173,6 +148,10 @@ class LossScaleMonitor(FitObserver):
         self._close_attempt()
         self._settle_schedulers()
         self._resolve()
+        stepped, self._logged_attempts = self._attempts != self._logged_attempts, self._attempts
+        step, every = step_number(self._trainer), self._trainer.log_every_n_steps
+        if stepped and every and (step + 1) % every == 0:
+            self._log.due(step)
 
     def stop_waiting(self) -> None:
         """Forget the steps with a verdict that only the device knows."""
@@ -180,7 +159,7 @@ class LossScaleMonitor(FitObserver):
         self._unresolved.clear()
 
     def results(self) -> dict[str, Any]:
-        return {"loss_scale": self.history}
+        return {"loss_scale": summarize_loss_scale(self.events)}
 
     def close(self) -> None:
         for handle in self._handles:
@@ -193,12 +172,7 @@ class LossScaleMonitor(FitObserver):
             self._open = None  # cut off by an error before the scaler had its say
         self._close_attempt()
         self._resolve(wait=True)
-        state, attempts = self._state, self._resolved
-        self._add(
-            ScaleEvent(
-                "end", self._step, state.scale, attempts, self._trained_ns, steps_since_change=state.steps_since_change
-            )
-        )
+        self._add(ScaleEvent("end", self._step, self._state.scale, self._resolved, self._trained_ns))
 
     def _schedulers_of(self, optimizer: Any, *, automatic: bool) -> tuple[tuple[Any, int], ...]:
         """The schedulers that are stepped with an optimizer, and how often they have been."""
@@ -222,7 +196,8 @@ class LossScaleMonitor(FitObserver):
         if found_inf is None:
             attempt.executed = True
         else:
-            attempt.verdict = PendingVerdict(found_inf)
+            on_cuda = found_inf.device.type == "cuda"  # a tensor on the host is not copied by `HostCopy`
+            attempt.verdict = HostCopy(found_inf if on_cuda else found_inf.detach().clone())
 
     def _close_attempt(self) -> None:
         """The open attempt is over: either its optimizer has stepped by now or it was skipped."""
@@ -265,6 +240,10 @@ class LossScaleMonitor(FitObserver):
         before, self._state = self._state, self._state.after(overflow=overflow)
         self._resolved = attempt.number
         cost_ns, self._counted_ns = attempt.ended_ns - self._counted_ns, attempt.ended_ns
+        if not overflow:
+            self.first_skipped = None
+        elif self.first_skipped is None:
+            self.first_skipped = attempt.step
         if not overflow and self._state.scale == before.scale:
             return
         self._skipped += overflow
@@ -276,15 +255,14 @@ class LossScaleMonitor(FitObserver):
                 attempts=attempt.number,
                 trained_ns=attempt.ended_ns,
                 wasted_ns=cost_ns if overflow else 0,
-                optimizer=attempt.index if overflow else 0,
                 scheduler_steps=attempt.scheduler_steps if overflow else 0,
-                steps_since_change=before.steps_since_change + (not overflow),
                 origin=attempt.origin if overflow else None,
             )
         )
 
     def _add(self, event: ScaleEvent) -> None:
-        self._events.append(event)
+        self.scale = event.scale
+        self.events.append(event)
         self._file.append(event)
 
     def _warn_of_shared_backward(self) -> None:

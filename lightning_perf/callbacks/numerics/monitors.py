@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
+from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model
 from lightning_perf.callbacks.mistakes.watch import MistakeWatch
 from lightning_perf.callbacks.numerics.bad_run import Diagnose, LossWatch, check_diagnose
 from lightning_perf.callbacks.numerics.guard import NumericsGuard
-from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
+from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor, Unscaled
 from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.switch import PrecisionError
-from lightning_perf.callbacks.steps.observers import FitObserver, Observers
+from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, SCALE_EVENTS
@@ -67,90 +66,52 @@ def add_monitors(
             "origin of an overflow",
             "Leave out locate_overflows",
         )
-    replay = Replay(trainer, module)
-    rank = int(trainer.global_rank)
-    scalers: list[LossScaleMonitor] = []
-    losses: list[LossWatch] = []
-
-    def scale() -> float:
-        return next((monitor.scale for monitor in scalers), 1.0)
-
-    def first_skipped() -> int | None:
-        return next((monitor.first_skipped for monitor in scalers), None)
-
+    replay, rank = Replay(trainer, module), int(trainer.global_rank)
     # The guard is the first to start and the last to end, so that no other monitor counts the time of its replays.
     if options.guard_steps:
-        observers.add(NumericsGuard(replay, options.guard_steps, lambda kept: _examine_drift(kept, observers, losses)))
-    locator = OverflowLocator(replay, options.locate_overflows)
+        observers.add(NumericsGuard(replay, options.guard_steps, lambda kept: _examine_drift(kept, observers)))
+    locator, scaler = OverflowLocator(replay, options.locate_overflows), Unscaled()
     if scaled:
         with errors.instead(LossScaleMonitor.consequence):
-            path = SCALE_EVENTS.path(folder, rank) if folder is not None else None
-            scalers.append(
-                LossScaleMonitor(trainer, module, path=path, errors=errors, locator=locator, isolate=observers.isolate)
+            scaler = LossScaleMonitor(
+                trainer,
+                module,
+                path=SCALE_EVENTS.path(folder, rank) if folder is not None else None,
+                errors=errors,
+                trainer_log=trainer_log,
+                locator=locator,
+                isolate=observers.isolate,
             )
     with errors.instead(LossWatch.consequence):
         if options.diagnose != "off" and LossWatch.applies(replay):
-            losses.append(LossWatch(replay, options.diagnose, scale, first_skipped))
-            observers.add(losses[0])
+            observers.add(LossWatch(replay, options.diagnose, scaler))
+    is_followed = isinstance(scaler, LossScaleMonitor)
     with errors.instead("mistakes in mixed precision are not looked for"):
+        # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
+        warned = ("shared-backward",) if is_followed else ()
         observers.add(
-            MistakeWatch(
-                trainer,
-                module,
-                errors,
-                known=known_mistakes,
-                # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
-                warned=("shared-backward",) if scalers else (),
-                histories=lambda: [monitor.history for monitor in scalers],
-            )
+            MistakeWatch(trainer, module, errors, known=known_mistakes, warned=warned, scale_events=scaler.events)
         )
-    for monitor in scalers:
-        observers.add(_ScaleLog(trainer, monitor, trainer_log))
-        observers.add(monitor)
-        observers.add(locator)
-        # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
-        if options.underflow_every_n_steps and trainer.is_global_zero and holds_whole_model(trainer):
-            with errors.instead(LossScaleMonitor.consequence):
-                observers.add(
-                    UnderflowMonitor(
-                        trainer,
-                        module,
-                        every_n_steps=options.underflow_every_n_steps,
-                        scale=scale,
-                        probe=int(trainer.world_size) == 1,
-                        path=GRADIENT_SAMPLES.path(folder, rank) if folder is not None else None,
-                        errors=errors,
-                    )
+    if not is_followed:
+        return
+    observers.add(scaler)
+    observers.add(locator)
+    # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
+    if options.underflow_every_n_steps and trainer.is_global_zero and holds_whole_model(trainer):
+        with errors.instead(LossScaleMonitor.consequence):
+            observers.add(
+                UnderflowMonitor(
+                    trainer,
+                    module,
+                    every_n_steps=options.underflow_every_n_steps,
+                    scaler=scaler,
+                    path=GRADIENT_SAMPLES.path(folder, rank) if folder is not None else None,
+                    errors=errors,
                 )
+            )
 
 
-class _ScaleLog(FitObserver):
-    """Logs the loss scale with the rows of the Trainer."""
-
-    consequence = "the loss scale is not logged any more"
-
-    def __init__(self, trainer: Trainer, monitor: LossScaleMonitor, trainer_log: TrainerLog) -> None:
-        self._trainer = trainer
-        self._monitor = monitor
-        self._log = trainer_log
-        self._attempts = 0
-        trainer_log.add_source(lambda: monitor.metrics)
-
-    def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """Log a step that was due, if the Trainer has not."""
-        self._log.settle()
-
-    def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
-        """Note a step at which the Trainer may log."""
-        every = self._trainer.log_every_n_steps
-        stepped, self._attempts = self._monitor.attempts != self._attempts, self._monitor.attempts
-        step = step_number(self._trainer)
-        if stepped and every and (step + 1) % every == 0:
-            self._log.due(step)
-
-
-def _examine_drift(kept: KeptBatch, observers: Observers, losses: Iterable[LossWatch]) -> None:
-    for watch in losses:
-        if watch in observers:
-            with observers.isolate(watch):
-                watch.examine_drift(kept)
+def _examine_drift(kept: KeptBatch, observers: Observers) -> None:
+    for watch in [each for each in observers if isinstance(each, LossWatch)]:
+        with observers.isolate(watch):
+            watch.examine_drift(kept)

@@ -1,10 +1,9 @@
-"""The origin of inf and NaN in a batch that is run again: its first layer, or its first operator."""
+"""The origin of inf and NaN in a batch that is run again: the first operator that makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from msgspec import Struct
@@ -12,11 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lightning_perf.callbacks.lightning_compat import Module
-from lightning_perf.callbacks.mistakes.found import user_place
-from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay, leaf_outputs
+from lightning_perf.callbacks.mistakes.found import layer_names, user_place
+from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.numerics.samples import OverflowOrigin
+from lightning_perf.run_files.numerics.samples import NonFinite
 
 MAX_OPERATORS = 256
 """Operators that make inf or NaN to keep, at most."""
@@ -26,11 +25,6 @@ _FILLS = frozenset({"masked_fill", "fill", "full", "full_like", "new_full", "whe
 
 _EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize"})
 """Operators that return memory with any values in it."""
-
-_VALUES: dict[int, Literal["inf", "nan"]] = {1: "inf", 2: "nan"}
-
-_Seen = list[tuple[str, str, torch.Tensor]]
-"""Layer, name of its values, and the verdict on them. Verdicts stay on the device until all are in."""
 
 
 class OverflowLocator(FitObserver):
@@ -51,18 +45,23 @@ class OverflowLocator(FitObserver):
                 self._batches = []
             self._batches.append(self._replay.keep(batch, batch_idx))
 
-    def locate(self, optimizer: Any, scale: float) -> OverflowOrigin | None:
+    def locate(self, optimizer: Any, scale: float) -> NonFinite | None:
         """Find the origin of the overflow of the step that was just skipped. Return None if it does not show.
 
         In manual optimization the step cannot be run again, as it would step the optimizers: the gradients that it
         left are looked at instead.
         """
         self.left -= 1
-        if not self._replay.module.automatic_optimization:
-            return _origin_in_gradients(self._replay.module, optimizer)
+        replay, module = self._replay, self._replay.module
+        if not module.automatic_optimization:
+            return _origin_in_gradients(module, optimizer)
         # All of them, though the first that overflowed is the answer: it may be another one on another rank, and all
         # ranks have to come by the same collectives.
-        origins = [find_origin(self._replay, kept, scale) for kept in self._batches]
+        origins = []
+        for kept in self._batches:
+            watch = NonFiniteWatch(layer_names(module))
+            replay.run(kept, scale=scale / replay.trainer.accumulate_grad_batches, watch=watch)
+            origins.append(watch.origin())
         return next((origin for origin in origins if origin is not None), None)
 
     def forget(self) -> None:
@@ -74,83 +73,33 @@ class OverflowLocator(FitObserver):
         self.left, self._batches = 0, []
 
 
-def find_origin(replay: Replay, kept: KeptBatch, scale: float) -> OverflowOrigin | None:
-    """Return the first value in the order of computing that is inf or NaN, of all layers' outputs and gradients."""
-    forward: _Seen = []
-    backward: _Seen = []
-
-    def watch_gradient(tensor: torch.Tensor, layer: str, what: str) -> Any:
-        return tensor.register_hook(lambda gradient: backward.append((layer, what, _judge(gradient))))  # type: ignore[no-untyped-call]
-
-    def look(layer: str, output: Any) -> None:
-        for value in tree_leaves(output):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                forward.append((layer, "its output", _judge(value)))
-                # Not a backward hook on the layer, which an in-place ReLU behind it breaks.
-                if value.requires_grad:
-                    watch_gradient(value, layer, "the gradient of its output")
-
-    with ExitStack() as watch:
-        watch.enter_context(leaf_outputs(replay.module, look))
-        for name, parameter in replay.module.named_parameters():
-            if parameter.requires_grad:
-                owner, _, own = layer_name(name).rpartition(".")
-                watch.enter_context(watch_gradient(parameter, owner, f"the gradient of its {own}"))
-        replayed = replay.run(kept, scale=scale / replay.trainer.accumulate_grad_batches)
-    return _first([*forward, ("", "the loss", _judge(replayed.loss)), *backward]) if replayed is not None else None
-
-
-def _origin_in_gradients(module: Module, optimizer: Any) -> OverflowOrigin | None:
+def _origin_in_gradients(module: Module, optimizer: Any) -> NonFinite | None:
     """The last parameter, in the module's order, with inf or nan in its gradient: backward runs from the end."""
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    seen: _Seen = []
-    for name, parameter in module.named_parameters():
-        if id(parameter) in stepped and parameter.grad is not None:
-            owner, _, own = layer_name(name).rpartition(".")
-            seen.append((owner, f"the gradient of its {own}", _judge(parameter.grad)))
-    return _first(seen[::-1])
+    for name, parameter in reversed(list(module.named_parameters())):
+        gradient = parameter.grad
+        if id(parameter) in stepped and gradient is not None and not is_finite(gradient):
+            nan = bool(_dense(gradient).isnan().any())
+            layer, dtype = layer_name(name).rpartition(".")[0], str(gradient.dtype).removeprefix("torch.")
+            return NonFinite("", layer, "", True, "nan" if nan else "inf", dtype)
+    return None
 
 
-def _first(seen: _Seen) -> OverflowOrigin | None:
-    """Wait for all verdicts at once, and return the first bad one."""
-    if not seen:
-        return None
-    verdicts = torch.stack([verdict.to("cpu", torch.int8) for *_, verdict in seen]).tolist()
-    found = ((layer, what, verdict) for (layer, what, _), verdict in zip(seen, verdicts, strict=True) if verdict)
-    return next((OverflowOrigin(layer, what, _VALUES[verdict]) for layer, what, verdict in found), None)
+class _Found(Struct, frozen=True):
+    """An operator that makes inf, or makes NaN of numbers."""
 
-
-@torch.no_grad()
-def _judge(values: torch.Tensor) -> torch.Tensor:
-    """0 for finite values, 1 when there is an inf, 2 when there is a nan, as a scalar tensor."""
-    values = _dense(values)
-    return torch.where(values.isnan().any(), 2, torch.where(values.isinf().any(), 1, 0))
-
-
-class NonFiniteOperator(Struct, frozen=True):
-    """An operator that makes inf, or makes NaN of numbers. In the backward pass it has the name of autograd's node.
-
-    There, layer and line are those of the forward pass. All fields but the last are also those of `BadRun`.
-    """
-
-    operator: str
-    layer: str
-    line: str
-    backward: bool
-    value: str
-    dtype: str
-    largest_input: float | None
+    made: NonFinite
     finite_inputs: bool
+
+    @property
+    def place(self) -> tuple[str, str, str, bool]:
+        """The operator's identity across replays."""
+        return self.made.operator, self.made.layer, self.made.line, self.made.backward
 
     @property
     def fills(self) -> bool:
         """Whether it only writes a value of the program."""
-        return self.operator.rpartition(":")[2].rstrip("_") in _FILLS
-
-    @property
-    def key(self) -> tuple[str, str, str, bool]:
-        """The operator's identity across replays."""
-        return self.operator, self.layer, self.line, self.backward
+        return self.made.operator.rpartition(":")[2].rstrip("_") in _FILLS
 
 
 class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -163,10 +112,21 @@ class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[NonFiniteOperator] = []
-        """The operators, in the order of computing."""
+        self._found: list[_Found] = []
         self._names = names
         self._places: dict[int, tuple[str, str]] = {}
+
+    def origin(self, benign: Collection[NonFiniteWatch] = ()) -> NonFinite | None:
+        """Return the first operator that makes NaN of finite numbers, or else inf of them, or else NaN of infinities.
+
+        A fill writes an infinity on purpose, e.g. for a mask, and so do operators that a sound pass has too, which
+        `benign` has watched.
+        """
+        known = {one.place for other in benign for one in other._found}
+        found = [one for one in self._found if one.place not in known] or self._found
+        found = [one for one in found if not one.fills] or found
+        makes_nan = [one for one in found if one.finite_inputs and one.made.value == "nan"]
+        return next((one.made for one in makes_nan or [one for one in found if one.finite_inputs] or found), None)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -177,7 +137,7 @@ class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is None:
             # autograd has already numbered the node of this operator.
             self._places[torch._C._autograd._get_sequence_nr() - 1] = user_place(self._names)
-        if len(self.found) >= MAX_OPERATORS or func.__name__.split(".")[0].rstrip("_") in _EMPTY:
+        if len(self._found) >= MAX_OPERATORS or func.__name__.split(".")[0].rstrip("_") in _EMPTY:
             return func(*args, **kwargs)
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if func.__name__.split(".")[0].endswith("_"):
@@ -197,18 +157,16 @@ class NonFiniteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finite = [one[torch.isfinite(one)] for one in floats]
         name = func._schema.name if hasattr(func, "_schema") else str(func)
         layer, line = user_place(self._names) if node is None else self._places.get(node._sequence_nr(), ("", ""))
-        self.found.append(
-            NonFiniteOperator(
-                operator=name if node is None else node.name(),
-                layer=layer,
-                line=line,
-                backward=node is not None,
-                value="nan" if makes_nan else "inf",
-                dtype=str(bad.dtype).removeprefix("torch."),
-                largest_input=max((float(one.abs().max()) for one in finite if one.numel()), default=None),
-                finite_inputs=finite_inputs,
-            )
+        made = NonFinite(
+            operator=name if node is None else node.name(),
+            layer=layer,
+            line=line,
+            backward=node is not None,
+            value="nan" if makes_nan else "inf",
+            dtype=str(bad.dtype).removeprefix("torch."),
+            largest_input=max((float(one.abs().max()) for one in finite if one.numel()), default=None),
         )
+        self._found.append(_Found(made, finite_inputs))
 
 
 def is_finite(values: torch.Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -17,9 +17,8 @@ from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.peak_memory import own_memory
-from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.precision.switch import plugin_module
-from lightning_perf.callbacks.precision.tf32 import Tf32Override
+from lightning_perf.callbacks.precision.tf32 import set_tf32
 
 _LOGGING = ("log", "log_dict")
 
@@ -163,29 +162,15 @@ def write_back(copies: TensorCopies) -> None:
 
 
 @contextmanager
-def leaf_outputs(module: Module, look: Callable[[str, Any], None]) -> Iterator[None]:
-    """Call `look` with the name and output of each layer that has no layers inside, in the order of computing."""
-
-    def looking_at(name: str) -> Callable[..., None]:
-        return lambda *call: look(name, call[-1])
-
-    with ExitStack() as stack:
-        for name, layer in module.named_modules():
-            if name and not any(True for _ in layer.children()):
-                stack.enter_context(layer.register_forward_hook(looking_at(layer_name(name))))
-        yield
-
-
-@contextmanager
 def _plain_precision(trainer: Trainer) -> Iterator[None]:
     strategy = trainer.strategy
-    plugin, tf32 = strategy.precision_plugin, Tf32Override("off")
+    plugin, flags = strategy.precision_plugin, set_tf32("off")
     try:
         strategy.precision_plugin = plugin_module(trainer).Precision()
         yield
     finally:
         strategy.precision_plugin = plugin
-        tf32.undo()
+        flags.write()
 
 
 @contextmanager

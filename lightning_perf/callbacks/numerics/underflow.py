@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from lightning_perf.analysis.precision.scales import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
+from lightning_perf.callbacks.numerics.loss_scale import Unscaled
 from lightning_perf.callbacks.precision.autograd_graph import GradientGraph, read_graph
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.jsonl import LogWriter
-from lightning_perf.run_files.numerics.precision import UnderflowTable
 from lightning_perf.run_files.numerics.samples import (
     GRADIENT_SAMPLES,
     LOWEST_EXPONENT,
@@ -78,13 +78,12 @@ class UnderflowMonitor(FitObserver):
         module: Module,
         *,
         every_n_steps: int,
-        scale: Callable[[], float],
-        probe: bool,
+        scaler: Unscaled,
         path: Path | None,
         errors: ErrorReporter,
     ) -> None:
         self._trainer, self._module = trainer, module
-        self._every_n_steps, self._scale = every_n_steps, scale
+        self._every_n_steps, self._scaler = every_n_steps, scaler
         self._file = LogWriter(GRADIENT_SAMPLES, path, errors.report, "gradient samples are no longer saved")
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
@@ -98,15 +97,10 @@ class UnderflowMonitor(FitObserver):
         self._graph: GradientGraph | None = None
         self._probe: _Probe | None = None
         self._to_probe: set[int] = set()
-        doublings = _PROBE_DOUBLINGS if probe else ()
+        doublings = _PROBE_DOUBLINGS if int(trainer.world_size) == 1 else ()
         self._probes_left = {layer: list(doublings) for layer in range(len(self._names))}
         self._waiting: list[_Counted] = []
         self._samples: list[GradientSample] = []
-
-    @property
-    def table(self) -> UnderflowTable | None:
-        """The table of all samples so far; None before the first one."""
-        return tabulate_underflow(self._samples) if self._samples else None
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         step = step_number(self._trainer)
@@ -137,7 +131,7 @@ class UnderflowMonitor(FitObserver):
         if gradients:
             counts = CountedGradients(gradients, len(self._names))
             arithmetic = self._arithmetic(graph)
-            self._waiting.append(_Counted(self._batch, self._scale(), arithmetic, counts, probe))
+            self._waiting.append(_Counted(self._batch, self._scaler.scale, arithmetic, counts, probe))
 
     def on_batch_end(self, outputs: Any) -> None:  # noqa: ARG002
         """A training batch has ended: read the counts that have arrived."""
@@ -148,7 +142,7 @@ class UnderflowMonitor(FitObserver):
         self._waiting = []
 
     def results(self) -> dict[str, Any]:
-        return {"underflow": self.table}
+        return {"underflow": tabulate_underflow(self._samples)} if self._samples else {}
 
     def finish(self) -> None:
         """Training has ended or failed: take in the rest."""

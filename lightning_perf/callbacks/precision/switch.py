@@ -98,9 +98,6 @@ _SETTINGS: dict[str, tuple[Any, str, float, float, str]] = {
 _ARGUMENTS = {"enabled": "scaler_enabled"}
 """Arguments of the callback with another name than torch's."""
 
-KEEP_SETTINGS = ScalerSettings()
-"""Changes nothing: every setting keeps the scaler's own value."""
-
 
 class PrecisionError(ValueError):
     """The requested precision is not possible. The message names the cause and the fix.
@@ -143,7 +140,7 @@ class PrecisionSwitch:
     next, as in a Trainer that was built with mixed precision.
     """
 
-    def __init__(self, requested: str | None, *, scaler: ScalerSettings = KEEP_SETTINGS) -> None:
+    def __init__(self, requested: str | None, *, scaler: ScalerSettings = ScalerSettings()) -> None:
         self.requested = requested
         self.note: str | None = None
         """A note on the choice for the user."""
@@ -240,39 +237,38 @@ class PrecisionSwitch:
         return self._plugin
 
 
-def check_weights(module: Module, precision: str) -> None:
-    """Refuse weights in half precision, which mixed precision keeps in FP32."""
+def precision_of(trainer: Trainer) -> str:
+    """Return the name of the precision that a Trainer is in."""
+    plugin = trainer.precision_plugin
+    return str(getattr(plugin, "precision", type(plugin).__name__))
+
+
+def check_fit(trainer: Trainer, module: Module, precision: str, *, requested: bool) -> None:
+    """Refuse weights, optimizers and clipping that cannot work in a mixed precision, before the first step does.
+
+    A precision that nobody has requested is only observed: then clipping alone is refused, since Lightning would.
+    """
     if precision not in _DTYPES:
         return
-    for name, parameter in module.named_parameters():
+    for name, parameter in module.named_parameters() if requested else ():
         if parameter.requires_grad and parameter.dtype in _DTYPES.values():
             raise PrecisionError(
                 f"precision='{precision}' keeps weights in FP32, but {name} is {parameter.dtype}",
                 "Leave out .half() and .bfloat16(), or freeze that layer, or train with Trainer(precision='bf16-true')",
             )
-
-
-def check_optimizers(trainer: Trainer, precision: str) -> None:
-    """Refuse optimizers that cannot work in a mixed precision, before the first step does."""
-    if precision == "16-mixed":
-        for optimizer in trainer.optimizers:
-            if isinstance(optimizer, torch.optim.LBFGS):
-                raise PrecisionError(
-                    "precision='16-mixed' cannot work with LBFGS, which calls backward several times per step",
-                    "Give precision='bf16-mixed', which needs no loss scale, or another optimizer",
-                )
-    check_clipping(trainer, precision)
-
-
-def check_clipping(trainer: Trainer, precision: str) -> None:
-    """Refuse clipping by the Trainer with a fused optimizer: Lightning raises in the first step, also under bf16."""
-    if precision not in _DTYPES or not trainer.gradient_clip_val:
-        return
+    if (
+        requested
+        and precision == "16-mixed"
+        and any(isinstance(each, torch.optim.LBFGS) for each in trainer.optimizers)
+    ):
+        raise PrecisionError(
+            "precision='16-mixed' cannot work with LBFGS, which calls backward several times per step",
+            "Give precision='bf16-mixed', which needs no loss scale, or another optimizer",
+        )
     clip = getattr(type(trainer.precision_plugin), "clip_gradients", None)
-    if getattr(clip, "__qualname__", "") != "MixedPrecision.clip_gradients":
+    if not trainer.gradient_clip_val or getattr(clip, "__qualname__", "") != "MixedPrecision.clip_gradients":
         return  # the plugin does not clip as Lightning's does
-    module = trainer.lightning_module
-    if module is not None and not (module.automatic_optimization and clips_as_lightning_does(module)):
+    if not (module.automatic_optimization and clips_as_lightning_does(module)):
         return
     for optimizer in trainer.optimizers:
         if getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -293,7 +289,7 @@ def _choose(trainer: Trainer, requested: str | None) -> tuple[str, bool]:
     """Return the precision to train in and whether it is new to the Trainer, or raise an error that says why not."""
     plugins = plugin_module(trainer)
     plugin = trainer.strategy.precision_plugin
-    present = str(getattr(plugin, "precision", type(plugin).__name__))
+    present = precision_of(trainer)
     device = trainer.strategy.root_device
     if requested is None:
         return present, False

@@ -20,24 +20,17 @@ def read_fp32_arithmetic(device: torch.device) -> Fp32Arithmetic:
     )
 
 
-class Tf32Override:
-    """Turns TF32 on or off for matrix products, convolutions and recurrent layers, until it is undone.
+def set_tf32(setting: Literal["on", "off"]) -> Fp32Flags:
+    """Turn TF32 on or off for matrix products, convolutions and recurrent layers. Return the flags until now.
 
     The older flags are set, since torch and Lightning both read them, and raise when only the newer ones are set. For
     cuDNN, the older flag alone would leave its parts to ``torch.backends.fp32_precision``, which may be ``tf32``.
     """
-
-    def __init__(self, setting: Literal["on", "off"]) -> None:
-        self._flags: Fp32Flags | None = Fp32Flags.read()
-        torch.set_float32_matmul_precision("high" if setting == "on" else "highest")
-        _cudnn().allow_tf32 = setting == "on"
-        _cudnn().conv.fp32_precision = _cudnn().rnn.fp32_precision = "tf32" if setting == "on" else "ieee"
-
-    def undo(self) -> None:
-        """Restore the flags. A second call does nothing."""
-        if self._flags is not None:
-            self._flags.write()
-            self._flags = None
+    before = Fp32Flags.read()
+    torch.set_float32_matmul_precision("high" if setting == "on" else "highest")
+    _cudnn().allow_tf32 = setting == "on"
+    _cudnn().conv.fp32_precision = _cudnn().rnn.fp32_precision = "tf32" if setting == "on" else "ieee"
+    return before
 
 
 class Fp32Flags(Struct, frozen=True):

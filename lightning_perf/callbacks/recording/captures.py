@@ -14,9 +14,8 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.schedule import WindowPlan
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, capture_name
 from lightning_perf.run_files.run_folder import read_capture_start, take_capture_request, write_capture_start
 from lightning_perf.run_files.steps import StepSample
@@ -91,15 +90,6 @@ class CaptureOptions:
                 raise TypeError(f"{item.name} is a {'whole number' if whole else 'number'}, not {value!r}")
             if not value >= least.get(item.name, 0):
                 raise ValueError(f"{item.name}={value} is too small: give {least.get(item.name, 0)} or more")
-
-
-def capture_config(given: CaptureOptions | bool) -> CaptureOptions | None:
-    """Return the options behind ``PerfCallback(capture_slow_steps=…)``: the defaults for True, None for False."""
-    if isinstance(given, bool):
-        return CaptureOptions() if given else None
-    if not isinstance(given, CaptureOptions):
-        raise TypeError(f"capture_slow_steps must be True, False or a CaptureOptions, not {given!r}")
-    return given
 
 
 class SlowStepDetector:
@@ -216,42 +206,37 @@ class SignalRequests:
 class Captures(StepObserver):
     """Watches step times and requests, and adds captures to the plan. It never waits, not even for the device.
 
-    Args:
-        timed_by_device: Whether slow steps are found by the times that `add` gets, some steps late, instead of by the
-            host's clock. A host that runs ahead of its device would not see them.
+    On a GPU only times of the device count, which come some steps late. The clock of a host that runs ahead of its
+    device would not see slow steps.
     """
 
     def __init__(
         self,
         config: CaptureOptions,
-        state: FitState,
-        *,
-        plan: WindowPlan,
-        rank: int,
-        world_size: int,
+        context: FitContext,
         folder: Path,
-        errors: ErrorReporter,
-        timed_by_device: bool = False,
+        plan: WindowPlan,
+        *,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
+        loop = context.loop
         self._config = config
-        self._state = state
+        self._state = context.state
         self._plan = plan
-        self._path = CAPTURES.path(folder, rank)
-        self._errors = errors
+        self._path = CAPTURES.path(folder, loop.rank)
+        self._errors = context.errors
         self._now_ns = now_ns
         self._detector = SlowStepDetector(config)
-        self._files = FileRequests(folder, rank=rank, world_size=world_size) if config.on_file else None
+        self._files = FileRequests(folder, rank=loop.rank, world_size=loop.world_size) if config.on_file else None
         self._signals: SignalRequests | None = None
-        self._begin_ns = 0
-        self._open = False
+        self._step_ns = 0  # of the last step whose time is known
         self._judged = False
         self._settling = True  # the first step of a fit is unlike the others
         self._slow = 0
         self._quiet_until = 0
         self._bytes = 0
         self._waiting: tuple[CaptureTrigger, int] | None = None
-        self._timed_by_device = timed_by_device
+        self._timed_by_device = loop.device.type == "cuda"
         self._samples: deque[StepSample] = deque()
         self._to_judge: set[int] = set()
         self.full = False
@@ -263,8 +248,7 @@ class Captures(StepObserver):
 
     def add(self, sample: StepSample) -> None:
         """Take the sample of a step that has ended, for the next judgement."""
-        if self._timed_by_device:
-            self._samples.append(sample)
+        self._samples.append(sample)
 
     def listen(self) -> None:
         """Start to handle signals if the options ask for it, until `close`."""
@@ -280,32 +264,23 @@ class Captures(StepObserver):
             self._signals = None
 
     def on_step_start(self) -> None:
-        self._open = True
         profiled = self._state.profiling
         self._judged = not self._settling and not profiled
         self._settling = profiled
-        self._begin_ns = self._now_ns()
 
     def on_step_end(self) -> None:
         """Judge the step, and look for requests."""
-        if not self._open:
-            return
-        self._open = False
-        now_ns = self._now_ns()
-        step_ns = now_ns - self._begin_ns
         step = self._state.step
         # A step in which a checkpoint is saved takes longer, and that is known.
-        judged = self._judged and not self._state.checkpoint_saved
-        if self._timed_by_device:
-            slowdown = self._judge_samples(judged)
-        else:
-            slowdown = self._detector.add(step_ns) if judged else None
+        if self._judged and not self._state.checkpoint_saved:
+            self._to_judge.add(self._state.number)
+        slowdown = self._judge_samples()
         if slowdown is not None and self._slow < self._config.max_captures and step >= self._quiet_until:
             self._slow += self._add(CaptureTrigger.SLOW_STEPS, step + 1, slowdown)
         if self._signals is not None and self._signals.take():
             self._waiting = (CaptureTrigger.SIGNAL, step + 1)
-        if self._files is not None:
-            start = self._files.look(now_ns, self._state.number_of(step + 1), step_ns)
+        if self._files is not None and self._step_ns:
+            start = self._files.look(self._now_ns(), self._state.number_of(step + 1), self._step_ns)
             if start is not None:
                 self._waiting = (CaptureTrigger.FILE, self._state.step_of(start))
         # A request waits until no other window is in the way.
@@ -314,20 +289,16 @@ class Captures(StepObserver):
             if self._add(trigger, max(asked, step + 1)):
                 self._waiting = None
 
-    def _judge_samples(self, judged: bool) -> Slowdown | None:
+    def _judge_samples(self) -> Slowdown | None:
         """Judge the steps with times that have arrived by now; the last slowdown counts."""
-        if judged:
-            self._to_judge.add(self._state.number)
         slowdown = None
         while self._samples:
             sample = self._samples.popleft()
-            if sample.step in self._to_judge and sample.device_ns is not None:
+            self._step_ns = sample.step_ns
+            if sample.step in self._to_judge and (sample.device_ns is not None or not self._timed_by_device):
                 slowdown = self._detector.add(sample.step_ns) or slowdown
             self._to_judge.discard(sample.step)
         return slowdown
-
-    def on_step_dropped(self) -> None:
-        self._open = False
 
     def on_training_pause(self) -> None:
         """Judge neither a step that is interrupted nor the first one after."""

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import torch
 
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
 from lightning_perf.run_files.fit.memory_growth import (
     GrowthRecord,
     MemorySample,
@@ -71,18 +71,15 @@ class MemoryWatch(StepObserver):
 
     def __init__(
         self,
-        state: FitState,
+        context: FitContext,
         *,
-        device: torch.device,
-        folder: Path,
-        rank: int,
         level: Callable[[], int | None] | None = None,
         worker: Callable[[], WorkerGrowth | None] = lambda: None,
     ) -> None:
-        self._state = state
-        self._folder = folder
-        self._rank = rank
+        self._context = context
+        self._state = context.state
         self._worker = worker
+        device = context.loop.device
         self._on_gpu = device.type == "cuda"
         self._statm: BinaryIO | None = None
         if level is None:
@@ -121,15 +118,15 @@ class MemoryWatch(StepObserver):
         """Write the record. Tensors that were counted once are counted again, so that their growth is known."""
         if len(self._censuses) == 1 and self._state.step > self._censuses[0].step:
             self._take_census(self._state.step)
-        if self._samples:
+        if self._samples and self._context.folder is not None:
             record = GrowthRecord(
-                rank=self._rank,
+                rank=self._context.loop.rank,
                 source="allocator" if self._on_gpu else "process",
                 samples=tuple(self._samples),
                 censuses=tuple(self._censuses),
                 worker=self._worker(),
             )
-            write_growth(self._folder, record)
+            write_growth(self._context.folder, record)
 
     def close(self) -> None:
         """Close the system's file of this process."""

@@ -2,38 +2,104 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch.profiler import profile, record_function
+from torch.autograd.profiler import profile as autograd_profile
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.torch_version import TorchVersion
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
-from lightning_perf.callbacks.recording.recording_plan import Recording
+from lightning_perf.callbacks.recording.recording_plan import OverheadBudget, Recording
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
-from lightning_perf.callbacks.recording.torch_profiler import (
-    RecorderWatch,
-    device_recording_stopped,
-    export_options,
-    new_recorder,
-    recorder_is_taken,
-    without_thread_error,
-)
 from lightning_perf.callbacks.recording.window_notes import LAST_STEPS, WindowNotes
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext, Phase, StepObserver
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.trace.description import STOPPED_KEY
 from lightning_perf.trace.trace import CUT_MARK
 
 T = TypeVar("T")
+
+_ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
+
+
+def new_recorder(recording: Recording, device_type: str) -> profile:
+    """Make a profiler for one window, with no schedule of its own."""
+    # It logs each start and stop, and that a machine has no GPU, as if they were errors.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    # Without it CUPTI stays attached after the window and slows down every later step (pytorch#144455).
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")
+    device = [_ACTIVITIES[device_type]] if device_type in _ACTIVITIES else []
+    return profile(
+        activities=[ProfilerActivity.CPU, *device],
+        record_shapes=recording.record_shapes,
+        profile_memory=recording.profile_memory,
+        with_stack=recording.with_stack,
+        with_flops=recording.with_flops,
+    )
+
+
+def recorder_is_taken() -> bool:
+    """Whether a profiler records; one that still warms up is not seen."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # private, without a public equal
+
+
+def device_recording_stopped() -> bool:
+    """Whether kineto has dropped events of a device, because its buffer for them was full (128 MB by default).
+
+    Otherwise only ``profile.step`` asks, which windows do not call. The warning is below the log level.
+    """
+    asked = getattr(torch.autograd, "_is_kineto_stopped", None)  # private, and new
+    return asked is not None and bool(asked())
+
+
+def export_options(stopped: profile) -> dict[str, Mapping[int, Any]]:
+    """Return the names that the program gave to kernels in CUDA graphs, for the export, as torch 2.15 takes them.
+
+    Without such names there is no option, because torch then exports events in Python, which takes longer.
+    """
+    module = getattr(torch.cuda, "graph_annotations", None)
+    named: Mapping[int, Any] = getattr(module, "get_kernel_annotations", dict)()
+    known = "cuda_graph_annotations" in inspect.signature(stopped.export_chrome_trace).parameters
+    return {"cuda_graph_annotations": named} if named and known else {}
+
+
+class RecorderWatch:
+    """Calls a listener before any profiler prepares to record, until it is removed.
+
+    Torch has one recorder a process. A profiler that takes it from another leaves that one with a session that is gone:
+    to start or export it then ends the process.
+
+    Args:
+        on_taken: Called before a profiler prepares. It must not raise.
+    """
+
+    def __init__(self, on_taken: Callable[[], None]) -> None:
+        self._wrapped = wrapped = WrappedMethods()
+
+        def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+            def prepare(*args: Any, **kwargs: Any) -> Any:
+                if wrapped.active:
+                    on_taken()
+                return original(*args, **kwargs)
+
+            return prepare
+
+        # Private; all of torch's profilers come by here before they touch the recorder.
+        wrapped.wrap(autograd_profile, "_prepare_trace", watched)
+
+    def remove(self) -> None:
+        """Watch no longer. Does nothing the second time."""
+        self._wrapped.restore()
 
 
 @contextmanager
@@ -72,23 +138,20 @@ class WindowProfiler(StepObserver):
 
     def __init__(
         self,
-        state: FitState,
-        *,
+        context: FitContext,
         plan: WindowPlan,
         recording: Recording,
-        device_type: str,
-        rank: int,
-        errors: ErrorReporter,
         notes: WindowNotes,
+        *,
         on_window: Callable[[RecordedWindow], None] = lambda _: None,
         budget: OverheadBudget | None = None,
     ) -> None:
-        self._state = state
+        self._state = context.state
         self._plan = plan
         self._recording = recording
-        self._device_type = device_type
-        self._rank = rank
-        self._errors = errors
+        self._device_type = context.loop.device.type
+        self._rank = context.loop.rank
+        self._errors = context.errors
         self._on_window = on_window
         self._budget = budget
         self._notes = notes
@@ -232,7 +295,7 @@ class WindowProfiler(StepObserver):
         prepared = new_recorder(self._recording, self._device_type)
         for key, note in self._notes.before_window():
             prepared.preset_metadata_json(key, note)
-        with _no_advice_on_cycles(), without_thread_error():
+        with _no_advice_on_cycles():
             WindowProfiler._preparing = True
             try:
                 prepared.prepare_trace()

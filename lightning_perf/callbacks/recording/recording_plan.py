@@ -1,15 +1,21 @@
-"""`Recording`: which steps are recorded, with which details and by which ranks."""
+"""`Recording`: which steps are recorded, with which details, by which ranks, and at which cost."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from statistics import median
 from typing import Any
 
-from lightning_perf.callbacks.recording.captures import CaptureOptions, capture_config
-from lightning_perf.callbacks.recording.overhead_budget import check_budget
+from lightning_perf.callbacks.recording.captures import CaptureOptions
 from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.run_files.steps import StepSample
+
+HISTORY = 50
+"""Steps without the profiler that its steps are compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +45,11 @@ class Recording:
     hang_after: float | None = None
 
     def __post_init__(self) -> None:
-        check_budget(self.max_overhead)
+        _check_budget(self.max_overhead)
         if self.hang_after is not None and not 0 < self.hang_after < float("inf"):
             raise ValueError(f"hang_after={self.hang_after!r} must be a number of seconds above 0")
         _ = self.schedule, self.captures
-        object.__setattr__(self, "ranks", checked_ranks(self.ranks))
+        object.__setattr__(self, "ranks", _checked_ranks(self.ranks))
 
     @classmethod
     def given(cls, arguments: Mapping[str, Any]) -> Recording:
@@ -70,10 +76,15 @@ class Recording:
     @property
     def captures(self) -> CaptureOptions | None:
         """When to record steps outside of the schedule; None for never."""
-        return capture_config(self.capture_slow_steps)
+        given = self.capture_slow_steps
+        if isinstance(given, bool):
+            return CaptureOptions() if given else None
+        if not isinstance(given, CaptureOptions):
+            raise TypeError(f"capture_slow_steps must be True, False or a CaptureOptions, not {given!r}")
+        return given
 
 
-def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:
+def _checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:
     """Check the argument of ``PerfCallback(ranks=…)``."""
     if ranks is None:
         return None
@@ -91,3 +102,60 @@ def check_choice(name: str, value: object, known: Collection[object]) -> None:
     """Check an option that takes one of a few values."""
     if value not in known:
         raise ValueError(f"{name}={value!r} is unknown: give one of {', '.join(map(repr, known))}")
+
+
+def _check_budget(limit: float | timedelta | None) -> None:
+    if limit is None:
+        return
+    if isinstance(limit, timedelta):
+        if limit < timedelta(0):
+            raise ValueError(f"max_overhead={limit!r} is negative: give timedelta(seconds=30), or a part of the fit")
+    elif isinstance(limit, bool) or not isinstance(limit, (int, float)):
+        raise TypeError(f"max_overhead is a part of the fit's time (0.02) or a timedelta, not {limit!r}")
+    elif not 0 <= limit <= 1:
+        raise ValueError(f"max_overhead={limit} is no part of the fit's time: give 0 to 1, or a timedelta")
+
+
+class OverheadBudget:
+    """Counts the cost of the profiler, and decides whether another window may start.
+
+    The cost is the time of its pauses and exports, plus the excess of profiled steps over the median of the last steps
+    without it. The first window is always allowed: without one nothing is known. A further one is, if with the mean
+    cost of a window so far the limit still holds.
+    """
+
+    def __init__(self, limit: float | timedelta, *, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._limit = limit
+        self._now_ns = now_ns
+        self._start_ns = now_ns()
+        self._usual: deque[int] = deque(maxlen=HISTORY)
+        self._windows = 0
+        self.cost_ns = 0
+        """The cost of the profiler so far."""
+        self.refused = 0
+        """Windows that were not allowed."""
+
+    def allows(self) -> bool:
+        """Whether a window may start now; a refusal is counted."""
+        if not self._windows:
+            return True
+        expected_ns = self.cost_ns + self.cost_ns / self._windows
+        if isinstance(self._limit, timedelta):
+            limit_ns = self._limit.total_seconds() * 1e9
+        else:
+            limit_ns = self._limit * (self._now_ns() - self._start_ns)
+        allowed = expected_ns <= limit_ns
+        self.refused += not allowed
+        return allowed
+
+    def window_ends(self, cost_ns: int) -> None:
+        """Count a window, and the time that training waited for it between steps."""
+        self._windows += 1
+        self.cost_ns += cost_ns
+
+    def add(self, sample: StepSample) -> None:
+        """Count a step to those without the profiler, or its excess to the cost."""
+        if not sample.profiled:
+            self._usual.append(sample.step_ns)
+        elif self._usual:
+            self.cost_ns += max(sample.step_ns - round(median(self._usual)), 0)

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 from msgspec.structs import asdict
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.recording.memory_watch import process_bytes
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
-from lightning_perf.callbacks.recording.tokens import TokenCounter
+from lightning_perf.callbacks.steps.batch_parts import Padding, count_padding, find_sequences
 from lightning_perf.callbacks.steps.core_use import CoreUse
-from lightning_perf.callbacks.steps.fit_state import FitState
-from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.callbacks.steps.fit_state import FitContext, FitState
 from lightning_perf.machine.environment import cuda_settings, setting_facts
 from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.machine.processor import processor_facts
@@ -141,6 +140,102 @@ def _parts(value: Any, kind: type) -> list[Any]:
     return parts
 
 
+MOST_BATCHES = 16
+"""Batches of a window in which padding is counted."""
+
+
+class TokenCounter:
+    """Counts tokens while the profiler runs. It adds no operator to the recording, and never waits for a device.
+
+    The padding of batches on the host is counted in recorded steps and during the warm-up. Batches on a device are
+    copied to the host during the warm-up only, because the copies would be in the recording. A model may have many
+    layers, so its parameters are not counted before there are tokens.
+    """
+
+    def __init__(self, context: FitContext) -> None:
+        self._state = context.state
+        self._context = context
+        self.start()
+
+    def start(self) -> None:
+        """Start to count for a new window."""
+        self._steps = 0
+        self._tokens = 0
+        self._open_tokens: int | None = 0
+        self._marks: list[tuple[HostCopy, bool]] = []
+
+    def add_batch(self, batch: Any) -> None:
+        """Count a batch of the open step, if the profiler runs."""
+        if not self._state.profiling:
+            return
+        try:
+            found = find_sequences(batch)
+        except Exception:  # a batch may be any object, even one that contains itself
+            found = None
+        if found is None:
+            self._open_tokens = None
+            return
+        if self._open_tokens is not None:
+            self._open_tokens += found.tokens
+        marks = found.mask if found.mask is not None else found.labels
+        if not isinstance(marks, torch.Tensor) or len(self._marks) >= MOST_BATCHES:
+            return
+        if marks.device.type == "cpu" or (marks.device.type == "cuda" and not self._state.recording):
+            self._marks.append((HostCopy(marks.detach()), found.mask is None))
+
+    def on_step_start(self) -> None:
+        """Start a step."""
+        self._open_tokens = 0
+
+    def on_step_end(self) -> None:
+        """Add the step if it was recorded."""
+        if self._state.recording and self._open_tokens:
+            self._steps += 1
+            self._tokens += self._open_tokens
+        self._open_tokens = 0
+
+    def facts(self) -> dict[str, int | None] | None:
+        """Return the counts of the window, as `lightning_perf.trace.description.Tokens` reads them."""
+        if not self._steps:
+            return None
+        padding = sum((count_padding(copy.read().numpy(), labels=labels) for copy, labels in self._marks), Padding())
+        facts: dict[str, int | None] = {
+            "parameters": self._parameters(),
+            "steps": self._steps,
+            "tokens": self._tokens,
+        }
+        # Labels without any ignored one may be padded with another token. That is no evidence of a lack of padding.
+        if padding.padding or any(not labels for _, labels in self._marks):
+            facts |= {
+                "counted": padding.tokens,
+                "padding": padding.padding,
+                "beyond_longest": padding.beyond_longest,
+            }
+        return facts
+
+    def _parameters(self) -> int | None:
+        try:
+            return self._context.loop.product_parameters()
+        except Exception as error:  # a model may be any module
+            self._context.errors.report("the parameters of the model are not counted", error)
+            return None
+
+
+def product_parameters(module: torch.nn.Module) -> int:
+    """Count the parameters that each token meets in a product: all but the tables of embeddings.
+
+    The table of an embedding is read and not multiplied. If the output layer shares it (tied weights), it counts.
+    """
+    counted = {
+        id(parameter): parameter.numel()
+        for part in module.modules()
+        if not isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag)
+        for parameter in part.parameters(recurse=False)
+        if not torch.nn.parameter.is_lazy(parameter)
+    }
+    return sum(counted.values())
+
+
 class WindowNotes:
     """Takes the notes of each window, from sources that observe the training.
 
@@ -149,28 +244,21 @@ class WindowNotes:
 
     def __init__(
         self,
-        state: FitState,
-        *,
-        device_type: str,
-        errors: ErrorReporter,
+        context: FitContext,
         core_use: CoreUse,
         loader: Mapping[str, object],
-        nodes: int | None = None,
-        parameters: Callable[[], int | None],
-        hook_times: HookTimes | None = None,
         tensors: WindowLists | None = None,
     ) -> None:
-        self._on_cpu = device_type == "cpu"
-        self._on_cuda = device_type == "cuda"
-        self._errors = errors
+        self._loop = loop = context.loop
+        self._on_cpu = loop.device.type == "cpu"
+        self._errors = context.errors
         self._core_use = core_use
         self._loader = loader
-        self._nodes = nodes
-        self._hook_times = hook_times
+        self._hook_times = loop.hook_times
         self._tensors = tensors
-        self._page_faults = PageFaultCounter(state)
-        self._tokens = TokenCounter(state, parameters)
-        self._state = state
+        self._page_faults = PageFaultCounter(context.state)
+        self._tokens = TokenCounter(context)
+        self._state = context.state
         self._batch: Batch | None = None
 
     def before_window(self) -> Iterator[tuple[str, str]]:
@@ -181,8 +269,8 @@ class WindowNotes:
         yield PROCESSOR_KEY, json.dumps(processor | self._core_use.facts() | memory)
         if self._loader:
             yield LOADER_KEY, json.dumps(self._loader)
-        settings = setting_facts() | {"nodes": self._nodes}
-        if self._on_cuda:
+        settings = setting_facts() | {"nodes": self._loop.nodes}
+        if self._loop.device.type == "cuda":
             with self._errors.instead("recordings do not name the device and its settings"):
                 settings |= cuda_settings()
         yield SETTINGS_KEY, json.dumps(settings)

@@ -193,28 +193,11 @@ class LoopRecord(FitObserver):
 
         Ctrl-C and SIGTERM arrive as exceptions that are not errors: the fit was stopped.
         """
-        if error is None:
-            self._end(Outcome.FINISHED)
-        elif isinstance(error, Exception):
-            self._end(Outcome.FAILED, f"{type(error).__name__}: {error}")
-        else:
-            self._end(Outcome.STOPPED, type(error).__name__)
-
-    def _ask(self, what: str, source: Callable[[], OpenFacts]) -> dict[str, FactValue]:
-        """Return the facts of a source that are known at once, and keep the others for later."""
-        try:
-            facts = source()
-        except Exception as error:
-            self._errors.report(f"the run record lacks facts of {what}", error)
-            return {}
-        self._open |= {name: fact for name, fact in facts.items() if callable(fact)}
-        return {name: fact for name, fact in facts.items() if not callable(fact)}
-
-    def _add(self, facts: dict[str, FactValue]) -> None:
-        if facts:
-            self._write(lambda recorder: recorder.add_facts(facts))
-
-    def _end(self, outcome: Outcome, error: str | None = None) -> None:
+        outcome, text = Outcome.FINISHED, None
+        if error is not None:
+            failed = isinstance(error, Exception)
+            outcome = Outcome.FAILED if failed else Outcome.STOPPED
+            text = f"{type(error).__name__}: {error}" if failed else type(error).__name__
         self.first_batch_ended()
         self._add(self._late.finish())
         health, self._health = self._health, None
@@ -232,12 +215,26 @@ class LoopRecord(FitObserver):
         self._write(
             lambda recorder: recorder.ends(
                 outcome,
-                error=error,
+                error=text,
                 peak_device_bytes=end_peak(self._device),
                 other_cpu_share=other_cpu_share,
                 cpu_throttled_share=cpu_throttled_share,
             )
         )
+
+    def _ask(self, what: str, source: Callable[[], OpenFacts]) -> dict[str, FactValue]:
+        """Return the facts of a source that are known at once, and keep the others for later."""
+        try:
+            facts = source()
+        except Exception as error:
+            self._errors.report(f"the run record lacks facts of {what}", error)
+            return {}
+        self._open |= {name: fact for name, fact in facts.items() if callable(fact)}
+        return {name: fact for name, fact in facts.items() if not callable(fact)}
+
+    def _add(self, facts: dict[str, FactValue]) -> None:
+        if facts:
+            self._write(lambda recorder: recorder.add_facts(facts))
 
     def _add_news(self, health: DeviceHealth) -> None:
         """Record new observations of the GPUs."""

@@ -19,7 +19,7 @@ import torch
 from msgspec import Struct
 from torch.utils.data import ConcatDataset, Subset
 
-from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.lightning_compat import Module, Trainer, is_compiled
 from lightning_perf.compare.records.content import UnreadableError
 from lightning_perf.compare.records.fingerprint import (
     MAX_BLOCKS,
@@ -56,14 +56,15 @@ OpenFacts = Mapping[str, FactValue | Later]
 
 def training_facts(trainer: Trainer) -> Facts:
     """Return the facts ``train.…``: how the Trainer trains."""
+    common = loop_facts(
+        trainer.train_dataloader,
+        trainer.optimizers,
+        world_size=trainer.world_size,
+        accumulate=trainer.accumulate_grad_batches,
+    )
     facts: dict[str, object] = {
-        "seed": torch.initial_seed(),
         "precision": getattr(trainer.precision_plugin, "precision", type(trainer.precision_plugin).__name__),
-        "batch_size": _joined([_batch_size(loader) for loader in leaves(trainer.train_dataloader)]),
-        "accumulate": trainer.accumulate_grad_batches,
-        "world_size": trainer.world_size,
         "strategy": type(trainer.strategy).__name__,
-        "optimizer": "; ".join(map(_optimizer, trainer.optimizers)),
         "first_step": trainer.global_step,
         "callbacks": _classes(trainer.callbacks),
         "loggers": _classes(trainer.loggers),
@@ -80,7 +81,7 @@ def training_facts(trainer: Trainer) -> Facts:
         "log_every_n_steps",
     )
     facts |= {name: getattr(trainer, name, None) for name in limits}
-    return {f"train.{name}": _plain(value) for name, value in facts.items()}
+    return common | {f"train.{name}": _plain(value) for name, value in facts.items()}
 
 
 def machine_facts(device: torch.device) -> OpenFacts:
@@ -90,13 +91,7 @@ def machine_facts(device: torch.device) -> OpenFacts:
 
 
 def model_facts(module: Module, *, hashed: bool = True) -> Facts:
-    """Return the facts ``model.…``: the model, and the weights that it starts with.
-
-    Returns:
-        Its class, number of parameters, whether it or a part of it is compiled by ``torch.compile``, and a hash over
-        its parameters and buffers. If the model is sharded, the hash is over the shards of this rank. If weights are in
-        channels last, ``model.channels_last`` says so.
-    """
+    """Return the facts ``model.…``. Of a sharded model, the hash is over the shards of this rank."""
     # Not the state dict: building it may be a collective call, and runs the user's hooks.
     named = [
         (name, tensor)
@@ -114,7 +109,7 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
     facts: Facts = {
         "model.class": type(module).__qualname__,
         "model.parameters": sum(p.numel() for p in parameters),
-        "model.compiled": _is_compiled(module),
+        "model.compiled": is_compiled(module),
         "model.initial_weights": fact_of_hash(lambda: hash_tensors(weights)) if hashed else None,
     }
     # Absent rather than False, so that records from before this fact stay comparable.
@@ -122,29 +117,22 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
 
 
 def _is_channels_last(parameter: torch.Tensor) -> bool:
-    """Return whether a weight of a convolution has the channels of a pixel side by side, and not by chance of shape."""
-    return (
-        parameter.dim() == 4
-        and not parameter.is_contiguous()
-        and parameter.is_contiguous(memory_format=torch.channels_last)
-    )
+    by_chance = parameter.dim() != 4 or parameter.is_contiguous()
+    return not by_chance and parameter.is_contiguous(memory_format=torch.channels_last)
 
 
 def data_facts(trainer: Trainer, *, hashed: bool = True) -> OpenFacts:
-    """Return the facts ``data.…``: the data that the Trainer trains and validates on.
-
-    Returns:
-        For training, ``data.…``, and for validation, ``data.val_…``: the data sets' classes and numbers of samples, a
-        hash of their content, and the settings of the loaders, e.g. ``data.num_workers``. The hash is missing if a data
-        set holds neither file names nor arrays. The hash of files comes later.
-    """
+    """Return the facts ``data.…`` of the training data, and ``data.val_…`` of the validation data."""
     budget = Budget()
     train = dataset_facts("data.", trainer.train_dataloader, budget, hashed=hashed)
     return {**train, **dataset_facts("data.val_", trainer.val_dataloaders, budget, hashed=hashed)}
 
 
 def dataset_facts(prefix: str, loaders: Any, budget: Budget | None = None, *, hashed: bool = True) -> OpenFacts:
-    """Return the facts of the data sets of a loader, or of several. Their names begin with `prefix`."""
+    """Return the facts of the data sets of a loader, or of several. Their names begin with `prefix`.
+
+    There is no hash if a data set holds neither file names nor arrays. The hash of files comes later.
+    """
     each = leaves(loaders)
     datasets = [attributes(loader).get("dataset", loader) for loader in each]
     shared = budget if budget is not None else Budget()
@@ -158,16 +146,16 @@ def dataset_facts(prefix: str, loaders: Any, budget: Budget | None = None, *, ha
 
 
 def loop_facts(loaders: Any, optimizers: Sequence[Any], *, world_size: int, accumulate: int | None) -> Facts:
-    """Return the facts ``train.…`` of a loop without a Trainer."""
+    """Return the facts ``train.…`` that every loop has."""
     facts = {
-        "train.seed": torch.initial_seed(),
-        "train.batch_size": _joined([_batch_size(loader) for loader in leaves(loaders)]),
-        "train.accumulate": accumulate,
-        "train.world_size": world_size,
-        "train.strategy": "PerfLoop",
-        "train.optimizer": "; ".join(map(_optimizer, optimizers)) or None,
+        "seed": torch.initial_seed(),
+        "batch_size": _joined([_batch_size(loader) for loader in leaves(loaders)]),
+        "accumulate": accumulate,
+        "world_size": world_size,
+        "strategy": "PerfLoop",
+        "optimizer": "; ".join(map(_optimizer, optimizers)) or None,
     }
-    return {name: _plain(value) for name, value in facts.items()}
+    return {f"train.{name}": _plain(value) for name, value in facts.items()}
 
 
 def batch_facts(batch: Any) -> Facts:
@@ -230,17 +218,6 @@ def _begins_with_path(sample: Any) -> bool:
 def _classes(parts: Sequence[Any]) -> str:
     theirs = [type(part) for part in parts if not type(part).__module__.startswith("lightning_perf.")]
     return ", ".join(sorted(kind.__qualname__ for kind in theirs))
-
-
-def _is_compiled(module: Module) -> bool:
-    # Lightning sets `_compiler_ctx` on a module that was compiled as a whole. The other two signs are torch's: a module
-    # wrapped by torch.compile(), checked by name so that the compiler is not imported, and one compiled in place.
-    if getattr(module, "_compiler_ctx", None) is not None:
-        return True
-    return any(
-        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
-        for part in module.modules()
-    )
 
 
 def _manifest(dataset: Any, budget: Budget, depth: int = MAX_DEPTH) -> FactValue | Later:

@@ -1,10 +1,20 @@
-"""The state of a fit that its observers share, and the hooks with which they follow its steps."""
+"""The state of a fit that its observers share, its training loop, and the hooks with which they follow its steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.run_files.jsonl import LogWriter
+
+if TYPE_CHECKING:
+    import torch
+
+    from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 
 
 class Phase(Enum):
@@ -74,6 +84,84 @@ class FitState:
     def step_of(self, number: int) -> int:
         """Return the step of this fit that has a number in the Trainer's own logs."""
         return number - self.first_number
+
+
+class TrainingLoop(Protocol):
+    """A training loop, at the start of training: that of a Trainer, or one without a Trainer.
+
+    Attributes:
+        name: The class that the user sees, for messages.
+        log_every: Steps between two rows of the loggers; 0 without loggers.
+        profiler: The Trainer's profiler, which it calls around every action; None without a Trainer.
+        model: The model; None if it is not known.
+        expected_steps: Steps that the training will have; None if that is open.
+        hook_times: A timer of hooks; None in a loop without hooks.
+        nodes: Machines that it runs on; None if unknown.
+        obstacle: Why the profiler cannot record this training, or None.
+    """
+
+    name: str
+    rank: int
+    world_size: int
+    nodes: int | None
+    device: torch.device
+    log_every: int
+    profiler: Any
+    model: Any
+    expected_steps: int | None
+    hook_times: HookTimes | None
+    obstacle: str | None
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps so far."""
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the count shows every optimizer step, as in automatic optimization."""
+
+    def step_number(self) -> int:
+        """Return the number of the current step in the loop's own logs."""
+
+    def validation_batches(self) -> int:
+        """Return the batches of validation so far; 0 if the loop does not count them."""
+
+    def loader_iterators(self) -> Sequence[Any]:
+        """Return the iterators of torch's loaders that the training fetches from; empty if they are not known."""
+
+    def loader_facts(self) -> dict[str, Any]:
+        """Return how batches are made, for the recordings."""
+
+    def product_parameters(self) -> int | None:
+        """Return the number of parameters that products use, or None if this process does not hold the whole model."""
+
+    def tensor_source(self) -> tuple[Any, Iterable[Any]]:
+        """Return the model, or None if it is not known, and the optimizers."""
+
+
+class RankFile(Protocol):
+    """A file that each rank of a run writes for itself."""
+
+    def path(self, folder: Path, rank: int) -> Path:
+        """Return the file of a rank."""
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """The fit that observers follow. Without `folder` they write no files."""
+
+    loop: TrainingLoop
+    folder: Path | None
+    errors: ErrorReporter
+    state: FitState = field(default_factory=FitState)
+
+    def path(self, log: RankFile) -> Path | None:
+        """Return the file of this rank; None without a folder."""
+        return log.path(self.folder, self.loop.rank) if self.folder is not None else None
+
+    def writer(self, log: Any, consequence: str) -> LogWriter[Any]:
+        """Return a writer of a log. If a write fails, `consequence` is the loss to the user."""
+        return LogWriter(log, self.path(log), self.errors.report, consequence)
 
 
 class Observer:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -12,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.steps.fit_state import Signal
-from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 
 _EXACT = {
@@ -89,70 +92,149 @@ PHASE_SIGNALS = frozenset(
 
 _LIGHTNING = ("lightning", "pytorch_lightning")
 
+MAX_HOOKS = 8
+"""Hooks that are noted in a trace, the slowest first."""
+
+_OWN = {"InjectedCallback", "PerfCallback", "PrecisionCallback"}
+
+_HOOK = re.compile(r"^\[(?:Callback|LightningModule|LightningDataModule)\](?P<owner>\w+).*\.(?P<hook>\w+)$")
+
+
+class HookTimes(FitObserver):
+    """Times the hooks of callbacks and modules during a window, and notes facts about the loop.
+
+    A trace does not show which callback or module ran.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._facts = {
+            "loggers": [type(logger).__name__ for logger in trainer.loggers],
+            "log_every_n_steps": int(trainer.log_every_n_steps),
+        }
+        self.time_ns: defaultdict[str, int] = defaultdict(int)
+        """The time of each action of the Trainer in the window."""
+        self._around_ns = 0
+        self._since_ns: int | None = None
+        self.timing = False
+        """Whether a window records."""
+        self.attached = False
+        """Whether the Trainer's profiler reports hooks at all."""
+
+    @property
+    def idle(self) -> Collection[str]:
+        """The one hook, unless a window records."""
+        return () if self.timing else ("on_optimizer_step_end",)
+
+    def step_starts(self) -> None:
+        """Time the user's ``optimizer_step`` from here to its closure."""
+        self._around_ns, self._since_ns = 0, time.perf_counter_ns()
+
+    def closure_starts(self) -> None:
+        """Stop to time ``optimizer_step``: its closure starts, with forward and backward."""
+        if self._since_ns is not None:
+            self._around_ns += time.perf_counter_ns() - self._since_ns
+            self._since_ns = None
+
+    def on_optimizer_step_end(self) -> None:
+        """Time ``optimizer_step`` again: the optimizer's own step has ended."""
+        self._since_ns = time.perf_counter_ns()
+
+    def step_ends(self, action: str) -> None:
+        """Note the time of ``optimizer_step`` outside its closure and the optimizer."""
+        self.closure_starts()
+        self.time_ns[action] += self._around_ns
+
+    def start(self) -> None:
+        """Start to time, with all times at zero."""
+        self.time_ns.clear()
+        self.timing = True
+
+    def stop(self, steps: int) -> dict[str, object]:
+        """Stop to time."""
+        self.timing = False
+        hooks: defaultdict[str, int] = defaultdict(int)
+        for action, spent_ns in self.time_ns.items():
+            found = _HOOK.match(action)
+            if found is not None and found["owner"] not in _OWN:
+                hooks[f"{found['owner']}.{found['hook']}"] += spent_ns
+        slowest = sorted(hooks, key=lambda name: (-hooks[name], name))[:MAX_HOOKS]
+        times = {name: hooks[name] for name in slowest} if self.attached else None
+        return {**self._facts, "steps": steps, "hooks_ns": times}
+
 
 class ProfilerHooks:
-    """Listens to a Trainer's calls of ``profiler.start`` and ``profiler.stop`` until it is removed.
+    """Calls functions around the actions of a Trainer, by its calls of ``profiler.start`` and ``profiler.stop``.
 
     It wraps the methods of the instance and leaves the class alone. The profiler does its own work as before. If it has
     no work of its own (the Trainer's default), `profile` returns contexts that are made once per action. There are two
     dozen of them in each step, and this saves more time than the hooks take.
 
     Args:
-        on_start: Called before an action with a signal starts; None to listen to no signal. It must not raise.
-        on_stop: Called after an action with a signal has ended. It must not raise.
-        times: Times the other actions while a window records; only with the Trainer's default profiler.
         plan: Returns the functions to call around an action. It is asked once per action.
     """
 
     def __init__(
-        self,
-        profiler: Any,
-        *,
-        on_start: Listener | None = None,
-        on_stop: Listener | None = None,
-        times: HookTimes | None = None,
-        plan: Callable[[str, Signal | None], ActionPlan] | None = None,
+        self, profiler: Any, plan: Callable[[str, Signal | None], ActionPlan] = lambda _, __: ActionPlan()
     ) -> None:
-        self._on_start, self._on_stop = on_start, on_stop
-        self._times = times
         self._plan = plan
-        self._follows_phases = True
+        self._listeners: tuple[Listener, Listener] | None = None
+        self._times: HookTimes | None = None
+        self._follows_phases = False
         self._plans: dict[str, tuple[Signal | None, ActionPlan]] = {}
         self._actions: dict[str, _Action] = {}
         self._wrapped = WrappedMethods()
-        idle = _does_nothing(profiler)
+        self._replaces = _does_nothing(profiler)
         self._wrapped.wrap(profiler, "start", self._before)
         self._wrapped.wrap(profiler, "stop", self._after)
-        if idle:
+        if self._replaces:
             self._wrapped.wrap(profiler, "profile", self._around)
-            if times is not None:
-                times.attached = True
 
-    def remove(self) -> None:
-        """Restore the profiler's own methods. A second call does nothing."""
+    def listen(self, on_start: Listener, on_stop: Listener, times: HookTimes | None = None) -> None:
+        """Call listeners before and after each action with a signal. They must not raise.
+
+        With `times`, the other actions are timed while all phases are followed, if the profiler is the default one.
+        """
+        self._listeners, self._times = (on_start, on_stop), times
+        if times is not None:
+            times.attached = self._replaces
         self._actions.clear()
-        self._wrapped.restore()
 
     def follow_phases(self, follow: bool) -> None:
         """Pass on the signals of all phases, or only those that also matter while nothing is recorded."""
         self._follows_phases = follow
         self._actions.clear()
 
+    def stop_listening(self) -> None:
+        """Call the functions of the plan only."""
+        self._listeners = self._times = None
+        self._actions.clear()
+
+    def remove(self) -> None:
+        """Restore the profiler's own methods. A second call does nothing."""
+        self._actions.clear()
+        self._wrapped.restore()
+
     def _make(self, name: str) -> _Action:
         """Return the calls around an action."""
         if name not in self._plans:
             signal = read_signal(name)
-            self._plans[name] = (signal, self._plan(name, signal) if self._plan is not None else ActionPlan())
+            self._plans[name] = (signal, self._plan(name, signal))
         signal, plan = self._plans[name]
         starts, stops = [plan.announced], [plan.stopping]
-        if signal is not None and (self._follows_phases or signal not in PHASE_SIGNALS):
-            if self._times is not None and signal is Signal.AUTOMATIC_STEP:
-                starts.append(self._times.step_starts)
-                stops.append(partial(self._times.step_ends, name))
-            elif self._times is not None and signal is Signal.FORWARD:
-                starts.append(self._times.closure_starts)
-            starts.append(partial(self._on_start, signal) if self._on_start is not None else None)
-            stops.append(partial(self._on_stop, signal) if self._on_stop is not None else None)
+        times = self._times if self._follows_phases else None
+        if signal is None and times is not None and self._replaces:
+            timed = _TimedAction(name, times.time_ns)
+            made = _Action(name, (*starts, plan.started, timed.start), (timed.stop, *stops, plan.stopped))
+            self._actions[name] = made
+            return made
+        if signal is not None and self._listeners is not None and (self._follows_phases or signal not in PHASE_SIGNALS):
+            if times is not None and signal is Signal.AUTOMATIC_STEP:
+                starts.append(times.step_starts)
+                stops.append(partial(times.step_ends, name))
+            elif times is not None and signal is Signal.FORWARD:
+                starts.append(times.closure_starts)
+            starts.append(partial(self._listeners[0], signal))
+            stops.append(partial(self._listeners[1], signal))
         made = self._actions[name] = _Action(name, (*starts, plan.started), (*stops, plan.stopped))
         return made
 
@@ -178,17 +260,13 @@ class ProfilerHooks:
 
         return hooked_stop
 
-    def _around(self, profile: Callable[[str], AbstractContextManager[Any]]) -> Callable[..., Any]:
-        actions, times = self._actions, self._times
+    def _around(self, profile: Callable[[str], Any]) -> Callable[..., Any]:
+        actions = self._actions
 
         def hooked_profile(action_name: str) -> Any:
             action = actions.get(action_name)
             if action is None:
-                if not self._wrapped.active:
-                    return profile(action_name)
-                action = self._make(action_name)
-            if times is not None and times.timing and self._plans[action_name][0] is None:
-                return times.measure(action_name, action)
+                return self._make(action_name) if self._wrapped.active else profile(action_name)
             return action
 
         return hooked_profile
@@ -214,6 +292,21 @@ class _Action:
     ) -> None:
         for call in self._stops:
             call()
+
+
+class _TimedAction:
+    """Adds up the time of an action, also of nested ones."""
+
+    def __init__(self, name: str, time_ns: defaultdict[str, int]) -> None:
+        self._name, self._time_ns = name, time_ns
+        self._starts_ns: list[int] = []
+
+    def start(self) -> None:
+        self._starts_ns.append(time.perf_counter_ns())
+
+    def stop(self) -> None:
+        if self._starts_ns:  # otherwise it began before the window
+            self._time_ns[self._name] += time.perf_counter_ns() - self._starts_ns.pop()
 
 
 def _does_nothing(profiler: Any) -> bool:

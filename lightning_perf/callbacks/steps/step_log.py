@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from pathlib import Path
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
 from lightning_perf.callbacks.trainer_log import TrainerLog
-from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.steps import STEPS, StepSample
 
 FLUSH_EVERY = 50
@@ -24,22 +21,14 @@ class StepLog(StepObserver):
     """Writes step samples to a file, and gives them to the log of the Trainer's loggers.
 
     Files and loggers are written between steps, in time that is neither measured nor recorded. A file that cannot be
-    written causes one warning. With `log_every` 0, nothing is logged.
+    written causes one warning. If the loop has `log_every` 0, nothing is logged.
     """
 
-    def __init__(
-        self,
-        state: FitState,
-        *,
-        path: Path | None,
-        trainer_log: TrainerLog,
-        log_every: int,
-        errors: ErrorReporter,
-    ) -> None:
-        self._state = state
-        self._file = LogWriter(STEPS, path, errors.report, "step times are no longer saved")
+    def __init__(self, context: FitContext, trainer_log: TrainerLog) -> None:
+        self._state = context.state
+        self._file = context.writer(STEPS, "step times are no longer saved")
         self._trainer_log = trainer_log
-        self._log_every = log_every
+        self._log_every = context.loop.log_every
         self._flushed_s = time.monotonic()
         self._latest: deque[StepSample] = deque(maxlen=KEPT)
         self._unwritten: list[StepSample] = []

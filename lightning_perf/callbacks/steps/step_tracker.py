@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any
 
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, Signal, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, Signal, StepObserver, TrainingLoop
 from lightning_perf.callbacks.steps.observers import FitObserver
 
 _PHASES = {
@@ -27,21 +27,6 @@ _ALL = frozenset(Phase)
 _ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
 _PHASE_HOOKS = frozenset({"on_before_backward", "on_after_backward", "on_before_optimizer_step"})
 _OPTIMIZER_HOOKS = frozenset({"on_optimizer_step_start", "on_optimizer_step_end"})
-
-
-class StepCounter(Protocol):
-    """Counts optimizer steps: the loop of a Trainer, or one without a Trainer."""
-
-    @property
-    def global_step(self) -> int:
-        """Optimizer steps so far."""
-
-    @property
-    def automatic(self) -> bool:
-        """Whether the count shows every optimizer step, as in automatic optimization."""
-
-    def step_number(self) -> int:
-        """Return the number of the current step in the loop's own logs."""
 
 
 class StepTracker(FitObserver):
@@ -65,7 +50,7 @@ class StepTracker(FitObserver):
     def __init__(
         self,
         state: FitState,
-        counter: StepCounter,
+        counter: TrainingLoop,
         observers: Sequence[StepObserver],
         *,
         counts_all: bool = False,

@@ -61,6 +61,7 @@ def unfair_parts(refusal: Unfair) -> dict[str, Iterable[Block]]:
             Line(way_out(refusal)),
         ],
         "differences": [table(heads, rows, title, "code text text text", definition="fair-comparison")],
+        "missing": [Line("The arms were not compared, because the comparison would be unfair.", label="runs")],
     }
 
 

@@ -38,7 +38,7 @@ def tradeoff_blocks(tradeoff: Tradeoff, layers: int) -> Iterator[Block]:
     yield Line(model, label="Model  ", label_style="strong")
     if tradeoff.count is not None:
         yield Line(_count_line(tradeoff, tradeoff.count), label="Work   ", label_style="strong")
-    yield _tradeoff_table(tradeoff)
+    yield tradeoff_table(tradeoff, tradeoff.cells[0])
     yield from (latency_table(tradeoff, cell) for cell in tradeoff.cells)
     yield accuracy_table(tradeoff)
     yield cold_table(tradeoff)
@@ -98,9 +98,8 @@ def _sweep_footnotes(sweep: Sweep) -> Iterator[str]:
         yield f"Rank correlation of MACs and median latency: {sweep.macs_correlation:.2f}."
 
 
-def _tradeoff_table(tradeoff: Tradeoff) -> Table:
-    """Return latency, accuracy and size of the variants, for the first batch size and number of threads."""
-    cell = tradeoff.cells[0]
+def tradeoff_table(tradeoff: Tradeoff, cell: results.Cell, *, intervals: bool = False) -> Table:
+    """Return latency, accuracy and size of the variants for one batch size and number of threads."""
     rows: list[TableRow] = []
     for row, latency in tradeoff.measured(cell):
         share = drop = Cell(NOT_AVAILABLE)
@@ -109,11 +108,15 @@ def _tradeoff_table(tradeoff: Tradeoff) -> Table:
             drop = Cell(f"{_signed(row.accuracy.drop_points)} pt", row.accuracy.drop_points)
         fast, small = row.variant in cell.front, row.variant in cell.size_front
         best = "both" if fast and small else "time" if fast else "size" if small else ""
-        speedup = 1.0 if latency.speedup is None else latency.speedup.value
+        speed = 1.0 if latency.speedup is None else latency.speedup.value
+        speedup = Cell(_interval(latency.speedup) if intervals else format_ratio(speed), speed)
         rows.append((row.variant, latency.p50_ms, speedup, share, drop, row.size_bytes, best))
     heads = ("variant", "p50", "speed-up", "accuracy", "drop", "size", "best in")
     kinds = "name milliseconds ratio figure figure bytes figure"
-    return table(heads, rows, f"Trade-off: {cell.conditions}", kinds)
+    definitions = {"p50": "latency", "speed-up": "speed-up", "best in": "unbeaten"}
+    definitions |= dict.fromkeys(("accuracy", "drop"), "accuracy-of-a-variant")
+    title = f"Trade-off: {cell.conditions}"
+    return table(heads, rows, title, kinds, definition="variant", definitions=definitions)
 
 
 def latency_table(tradeoff: Tradeoff, cell: results.Cell) -> Table:

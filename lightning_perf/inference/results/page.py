@@ -15,6 +15,7 @@ from lightning_perf.inference.results.blocks import (
     latency_table,
     layer_table,
     peak_rate,
+    tradeoff_table,
 )
 from lightning_perf.report.labels import count_of
 from lightning_perf.show.blocks import (
@@ -42,7 +43,7 @@ from lightning_perf.units import (
 )
 
 if TYPE_CHECKING:
-    from lightning_perf.inference.results.tradeoff import Cell, Tradeoff
+    from lightning_perf.inference.results.tradeoff import Tradeoff
 
 
 def tradeoff_parts(tradeoff: Tradeoff) -> dict[str, Iterable[Block]]:
@@ -72,14 +73,22 @@ def tradeoff_parts(tradeoff: Tradeoff) -> dict[str, Iterable[Block]]:
         "least_time": [] if tradeoff.roofline is None else _least_time(tradeoff.roofline),
         "layers": [] if count is None else [layer_table(count, tradeoff.roofline, EVERY_ROW)],
     }
-    return parts | {f"calls.{place}": [_calls(tradeoff, cell)] for place, cell in enumerate(tradeoff.cells)}
+    if count is None:
+        parts["missing"] = [Line("The operations of the original could not be counted.", label="layers")]
+    for place, cell in enumerate(tradeoff.cells):
+        parts[f"variants.{place}"] = [_marked(tradeoff, tradeoff_table(tradeoff, cell, intervals=True))]
+        parts[f"calls.{place}"] = [_marked(tradeoff, latency_table(tradeoff, cell))]
+    return parts
 
 
-def _calls(tradeoff: Tradeoff, cell: Cell) -> Table:
-    """Return the latencies for one batch size and number of threads, the recommended variant first."""
-    latencies = latency_table(tradeoff, cell)
-    first = tradeoff.recommendation.variant if tradeoff.recommendation is not None else None
-    return replace(latencies, rows=tuple(sorted(latencies.rows, key=lambda row: row[0].text != first)))
+def _marked(tradeoff: Tradeoff, variants: Table) -> Table:
+    """Return a table of variants with the recommended one first, and with marks on that and on the original."""
+    marks = {tradeoff.rows[0].variant: " original"}
+    if tradeoff.recommendation is not None and tradeoff.recommendation.variant is not None:
+        marks[tradeoff.recommendation.variant] = " recommended"
+    rows = sorted(variants.rows, key=lambda row: marks.get(row[0].text) != " recommended")
+    marked = ((replace(row[0], detail=marks.get(row[0].text, "")), *row[1:]) for row in rows)
+    return replace(variants, rows=tuple(marked))
 
 
 def _recommendation(tradeoff: Tradeoff) -> Iterator[Line]:

@@ -4,94 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
+from lightning_perf.analysis.compilation.summary import CompiledFrame, CompileReport
 from lightning_perf.findings.compilation import frame_name, line_name, step_range
 from lightning_perf.findings.fit import of_fit
 from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fit_time import part_text
-from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Cell, Heading, Line, Part, Table, TableRow, listing, table
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Cell, Heading, Line, Part, TableRow, table
+from lightning_perf.units import format_duration
 
-TRUNCATED = 120
-"""Characters of a condition or a reason that is shown."""
-
-
-_HEADING = Heading("Compilation", definition="compilation")
-
-
-def compilation_section(report: CompileReport, top: int) -> Iterator[Block]:
-    """Yield a table of the functions, the time of all compilations, and the reasons to compile again."""
-    yield _HEADING
-    yield _functions(report, top)
-    yield from _facts(report)
-    rows = [(frame, group) for frame in report.frames for group in frame.recompilations]
-    rows.sort(key=lambda row: -row[1].time_ns)
-    for title, items in (
-        ("Recompilations", [_recompilation(*row) for row in rows[:top]]),
-        ("Graph breaks", list(map(_break, report.breaks[:top]))),
-        ("Without a CUDA graph", [f"{each.count:,} × {each.reason}" for each in report.skipped_graphs[:top]]),
-    ):
-        if items:
-            yield Line(f"{title}:", "quiet")
-            yield from listing(items, marker="-")
+MOMENTS = (
+    ("before training", "before_ns", "runtime_alloc"),
+    ("in the first step", "first_step_ns", "backward"),
+    ("in later steps", "step_ns", "forward"),
+    ("between steps", "between_ns", "validation"),
+)
+"""When functions compile, with the field that has the time, and its colour."""
 
 
-def compilation_page(report: CompileReport) -> Iterator[Block]:
-    """Yield the functions and the facts, and tables of all recompilations, graph breaks and skipped graphs."""
-    yield _HEADING
-    moments = (
-        ("before training", report.before_ns, "runtime_alloc"),
-        ("first step", report.first_step_ns, "backward"),
-        ("later steps", report.step_ns, "forward"),
-        ("between steps", report.between_ns, "validation"),
-    )
+def compilation_section(report: CompileReport, top: int = EVERY_ROW) -> Iterator[Block]:
+    """Yield the functions, the time of all compilations, and the reasons to compile again."""
+    yield Heading("Compilation", definition="compilation")
+    times = ((name, getattr(report, field), color) for name, field, color in MOMENTS)
     parts = (
-        Part(name, time_ns, part_text(time_ns, report.time_ns), color) for name, time_ns, color in moments if time_ns
+        Part(name, time_ns, part_text(time_ns, report.time_ns), color) for name, time_ns, color in times if time_ns
     )
     yield Bar("Time of compilations", tuple(parts), report.time_ns)
-    yield from _facts(report)
-    yield _functions(report, EVERY_ROW)
     yield table(
-        ("function", "cause", "failed guard", "count", "time", "steps"),
-        (
-            (
-                frame_name(frame),
-                group.cause,
-                group.guard,
-                group.count,
-                group.time_ns,
-                step_range(group.first_step, group.last_step).removeprefix("in step").removeprefix("s").strip(),
-            )
-            for frame in report.frames
-            for group in sorted(frame.recompilations, key=lambda group: -group.time_ns)
-        ),
-        "Recompilations",
-        "code text text count duration text",
-        definition="recompilation",
-        definitions={"failed guard": "guard"},
-    )
-    yield table(
-        ("line", "code", "reason", "compilations", "per step"),
-        (
-            (line_name(each.file, each.line), each.code, each.reason, each.compilations, each.calls_per_step)
-            for each in report.breaks
-        ),
-        "Graph breaks",
-        "code code text count count",
-        definition="graph-break",
-    )
-    yield table(
-        ("reason", "graphs", "functions"),
-        ((each.reason, each.count, ", ".join(each.functions)) for each in report.skipped_graphs),
-        "Without a CUDA graph",
-        "text count code",
-        definition="skipped-cuda-graph",
-    )
-
-
-def _functions(report: CompileReport, top: int) -> Table:
-    return table(
         ("function", "time", "backend", "versions", "breaks", "guards", "checks per step"),
         map(_frame, report.frames[:top]),
         kinds="code duration duration count figure count duration",
@@ -103,17 +42,49 @@ def _functions(report: CompileReport, top: int) -> Table:
         },
         extra=("checks per step",),
     )
+    yield from _facts(report)
+    again = [(frame, group) for frame in report.frames for group in frame.recompilations]
+    again.sort(key=lambda row: -row[1].time_ns)
+    yield table(
+        ("function", "cause", "failed guard", "count", "time", "steps"),
+        (
+            (
+                frame_name(frame),
+                group.cause,
+                group.guard,
+                group.count,
+                group.time_ns,
+                step_range(group.first_step, group.last_step).removeprefix("in step").removeprefix("s").strip(),
+            )
+            for frame, group in again[:top]
+        ),
+        "Recompilations",
+        "code text text count duration text",
+        definition="recompilation",
+        definitions={"failed guard": "guard"},
+    )
+    yield table(
+        ("line", "code", "reason", "compilations", "per step"),
+        (
+            (line_name(each.file, each.line), each.code, each.reason, each.compilations, each.calls_per_step)
+            for each in report.breaks[:top]
+        ),
+        "Graph breaks",
+        "code code text count count",
+        definition="graph-break",
+    )
+    yield table(
+        ("reason", "graphs", "functions"),
+        ((each.reason, each.count, ", ".join(each.functions)) for each in report.skipped_graphs[:top]),
+        "Without a CUDA graph",
+        "text count code",
+        definition="skipped-cuda-graph",
+    )
 
 
 def _facts(report: CompileReport) -> Iterator[Line]:
-    moments = (
-        (report.before_ns, "before training"),
-        (report.first_step_ns, "in the first step"),
-        (report.step_ns, "in later steps"),
-        (report.between_ns, "between steps"),
-    )
     facts = [f"{count_of(report.compilations, 'compilation')}: {of_fit(report.time_ns, report.fit_ns)}"]
-    facts += [f"{format_duration(time_ns)} {moment}" for time_ns, moment in moments if time_ns]
+    facts += [f"{format_duration(time)} {name}" for name, field, _ in MOMENTS if (time := getattr(report, field))]
     yield Line(" · ".join(facts))
     if report.recompilations:
         again = format_duration(report.recompile_ns)
@@ -140,17 +111,3 @@ def _frame(frame: CompiledFrame) -> TableRow:
         frame.guards,
         frame.check_ns_per_step,
     )
-
-
-def _recompilation(frame: CompiledFrame, group: Recompilations) -> str:
-    cost = f"{group.count:,} × {step_range(group.first_step, group.last_step)}, {format_duration(group.time_ns)}"
-    return f"{frame_name(frame)}: {cost}, {group.cause}: {_short(group.guard)}"
-
-
-def _break(each: BreakPlace) -> str:
-    entered = f", entered {format_count(each.calls_per_step)} × per step" if each.calls_per_step else ""
-    return f"{line_name(each.file, each.line)}{entered}: {_short(each.code or each.reason)}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= TRUNCATED else f"{text[: TRUNCATED - 1]}…"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from lightning_perf.analysis.steps.fit_time import FitGroup, FitPart, FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.fit.account import FULL_GENERATION
-from lightning_perf.show.blocks import Bar, Block, Heading, Line, Part, TableRow, table
+from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Heading, Line, Part, TableRow, table
 from lightning_perf.units import format_duration, format_rate, format_share
 
 MAX_PARTS = 4
@@ -52,40 +54,29 @@ def fit_sentence(fit: FitTime) -> str:
     return f"The fit takes {format_duration(fit.wall_ns)}: {parts}."
 
 
-def fit_time_section(fit: FitTime) -> Iterator[Block]:
-    """Yield the groups of a fit with their largest parts, and the figures of the whole fit."""
+def fit_time_section(fit: FitTime, top: int = EVERY_ROW) -> Iterator[Block]:
+    """Yield the groups of a fit with their parts, on the console the largest ones, and the figures of the whole fit."""
     yield Heading("Time of the whole fit", definition="time-of-the-whole-fit")
+    timed = [group for group in fit.groups if group.time_ns]
+    colors = (COLORS.get(group.group, "other") for group in timed)
+    bars = ((g.group, g.time_ns, part_text(g.time_ns, fit.wall_ns), c) for g, c in zip(timed, colors, strict=True))
+    yield Bar("Time of the whole fit", tuple(Part(*bar) for bar in bars), fit.wall_ns)
     rows: list[TableRow] = []
+    parents: list[int | None] = []
     for group in fit.groups:
+        above = len(rows)
         rows.append((group.group, group.time_ns, group.share, _calls(group)))
-        shown = [part for part in group.parts if part.name and part.share >= LEAST_PART][:MAX_PARTS]
+        parents.append(None)
+        shown = [part for part in group.parts if part.name]
+        if top != EVERY_ROW:
+            shown = [part for part in shown if part.share >= LEAST_PART][:MAX_PARTS]
         if len(shown) == 1 and len([part for part in group.parts if part.time_ns]) == 1:
             continue
         rows += [(f"  {part.name}", part.time_ns, part.share, _count(part)) for part in shown]
-    yield table(("", "time", "share", "calls"), rows, kinds="name duration share figure")
+        parents += [above] * len(shown)
+    found = table(("", "time", "share", "calls"), rows, kinds="name duration share figure")
+    yield replace(found, parents=tuple(parents))
     yield from _facts(fit)
-
-
-def fit_time_page(fit: FitTime) -> Iterator[Block]:
-    """Yield the figures of the whole fit, and every part of its groups."""
-    yield Heading("Time of the whole fit", definition="time-of-the-whole-fit")
-    parts = (
-        Part(group.group, group.time_ns, part_text(group.time_ns, fit.wall_ns), COLORS.get(group.group, "other"))
-        for group in fit.groups
-        if group.time_ns
-    )
-    yield Bar("Time of the whole fit", tuple(parts), fit.wall_ns)
-    yield from _facts(fit)
-    yield table(
-        ("group", "part", "time", "share", "calls"),
-        (
-            (group.group, part.name or "all of it", part.time_ns, part.share, part.count or None)
-            for group in fit.groups
-            for part in group.parts
-        ),
-        "Parts of the fit",
-        "name text duration share count",
-    )
 
 
 def _facts(fit: FitTime) -> Iterator[Line]:

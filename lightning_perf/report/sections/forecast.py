@@ -4,83 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, LayerForecast, RecipeForecast
+from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, LayerForecast, LayerVerdict
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.precision_charts import snr_chart
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, TableRow, rest, table
+from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Table, TableRow, rest, table
 from lightning_perf.units import NOT_AVAILABLE, format_share, with_minus
 
-LAYER_RECIPES = ("fp16", "bf16", "fp8", "fp8-delayed", "mxfp8", "nvfp4")
-LAYER_FACTS = ("worst product in FP8", "sizes that do not fit FP8", "rows", "inputs", "outputs")
 SHORT = {"fp16": "FP16", "bf16": "BF16", "fp8": "FP8", "fp8-delayed": "delayed", "mxfp8": "MXFP8", "nvfp4": "NVFP4"}
+LAYER_FACTS = ("worst product in FP8", "sizes that do not fit FP8", "rows", "inputs", "outputs")
 
 
 def forecast_section(forecast: Forecast, top: int) -> Iterator[Block]:
-    """Yield the advice, the number of safe layers of each recipe, and the signal-to-noise ratios of layers."""
-    yield from _advice(forecast)
-    yield Line()
-    yield table(
-        ("recipe", "safe layers", "and sizes fit", "saves of the products' time"),
-        ((each.title, _of(each.safe, each), _of(each.usable, each), _saving(each)) for each in forecast.recipes),
-    )
-    yield Line()
-    yield Line("Lowest signal-to-noise ratio of each layer's matrix products, in dB", "quiet")
-    layers = sorted(forecast.layers, key=_worst)
-    heads = ("layer", *(SHORT[recipe] for recipe in LAYER_RECIPES), "flushed in FP8")
-    yield table(heads, map(_layer, layers[:top]), kinds="name" + " figure" * len(LAYER_RECIPES) + " share")
-    yield from rest(len(layers) - top, "", hint="")
-    yield Line(f"A layer is safe from {forecast.safe_db:g} dB on.", "quiet")
-
-
-def forecast_page(forecast: Forecast) -> Iterator[Block]:
-    """Yield the advice, and tables of all recipes, layers and tensors."""
-    yield from _advice(forecast)
+    """Yield the advice, the safe layers of each recipe, and the ratios of layers. With all rows also every tensor."""
+    yield Heading("Forecast of number formats", definition="safe-layer")
+    yield Line(" ".join(forecast.advice), "strong")
+    cost = f", {format_share(forecast.cost_share)} of the fit's time" if forecast.cost_share is not None else ""
+    yield Line(f"From {count_of(forecast.samples, 'sampled step')}{cost}.", "quiet")
     yield snr_chart(forecast)
-    yield Line(f"Layers above the dashed line, {forecast.safe_db:g} dB, are safe.")
+    total = len(forecast.layers)
     yield table(
-        ("recipe", "safe layers", "with fitting sizes", "keep out", "saves of the products' time"),
+        ("recipe", "safe layers", "and sizes fit", "saves of the products' time", "on other devices", "keep out"),
         (
             (
                 each.title,
-                _of(each.safe, each),
-                _of(each.usable, each),
+                Cell(f"{each.safe} of {total}", each.safe),
+                Cell(f"{each.usable} of {total}", each.usable),
+                "; ".join(map(_saving, each.devices[:1])) or NOT_AVAILABLE,
+                "; ".join(map(_saving, each.devices[1:])),
                 ", ".join(each.keep_out),
-                "; ".join(f"{saving.device}: {_range(saving)}" for saving in each.devices),
             )
-            for each in forecast.recipes
+            for each in forecast.recipes.values()
         ),
-        "Layers that each recipe could be used for",
-        "name figure figure code text",
+        kinds="name figure figure text text code",
         definitions={"safe layers": "safe-layer"},
+        extra=("on other devices", "keep out"),
     )
-    titles = {each.recipe: each.title for each in forecast.recipes}
+    yield Line("Lowest signal-to-noise ratio of each layer's matrix products, in dB", "quiet")
+    layers = sorted(forecast.layers, key=_worst)
     yield table(
-        ("layer", *titles.values(), *LAYER_FACTS),
-        (
-            (
-                Cell(layer.name, troubled=not layer.verdict("fp8").safe),
-                *(_decibels(layer.verdict(recipe).snr_db, 1) for recipe in titles),
-                layer.verdict("fp8").product or "",
-                ", ".join(layer.verdict("fp8").misaligned),
-                layer.rows,
-                layer.inputs,
-                layer.outputs,
-            )
-            for layer in sorted(forecast.layers, key=_worst)
-        ),
-        "Lowest signal-to-noise ratio of each layer's matrix products, in dB",
-        "code" + " figure" * len(titles) + " text text count count count",
-        definitions=dict.fromkeys(titles.values(), "signal-to-noise-ratio"),
-        extra=LAYER_FACTS[1:],
+        ("layer", *SHORT.values(), "flushed in FP8", *LAYER_FACTS),
+        map(_layer, layers[:top]),
+        kinds="code" + " figure" * len(SHORT) + " share text text count count count",
+        definitions=dict.fromkeys(SHORT.values(), "signal-to-noise-ratio"),
+        extra=LAYER_FACTS,
     )
-    tensors = [(layer, each) for layer in forecast.layers for each in layer.tensors]
-    rounded = [(layer, tensor, each) for layer, tensor in tensors for each in tensor.formats]
-    yield table(
+    yield from rest(len(layers) - top, "", hint="")
+    yield Line(f"A layer is safe from {forecast.safe_db:g} dB on.", "quiet")
+    if top == EVERY_ROW:
+        yield _tensors(forecast)
+
+
+def _tensors(forecast: Forecast) -> Table:
+    rows = [
+        (layer.name, tensor, number_format, shares.flushed, shares.saturated, shares.coarse)
+        for layer in forecast.layers
+        for tensor, formats in layer.tensors.items()
+        for number_format, shares in formats.items()
+    ]
+    return table(
         ("layer", "tensor", "format", "flushed to zero", "saturated", "changed by over 12.5 %"),
-        (
-            (layer.name, tensor.tensor, each.format, each.flushed, each.saturated, each.coarse)
-            for layer, tensor, each in sorted(rounded, key=lambda row: -row[2].flushed)
-        ),
+        sorted(rows, key=lambda row: -row[3]),
         "Rounding of weights, activations and gradients",
         "code text text share share share",
         definitions={
@@ -91,51 +74,33 @@ def forecast_page(forecast: Forecast) -> Iterator[Block]:
     )
 
 
-def _advice(forecast: Forecast) -> Iterator[Block]:
-    yield Heading("Forecast of number formats", definition="safe-layer")
-    yield Line(" ".join(forecast.advice), "strong")
-    cost = f", {format_share(forecast.cost_share)} of the fit's time" if forecast.cost_share is not None else ""
-    yield Line(f"From {count_of(forecast.samples, 'sampled step')}{cost}.", "quiet")
-
-
-def _decibels(ratio_db: float | None, digits: int = 0) -> Cell:
-    return Cell(NOT_AVAILABLE if ratio_db is None else with_minus(f"{ratio_db:.{digits}f}"), ratio_db)
-
-
-def _of(number: int, recipe: RecipeForecast) -> Cell:
-    return Cell(f"{number} of {recipe.layers}", number)
-
-
-def _saving(recipe: RecipeForecast) -> str:
-    if not recipe.devices:
-        return NOT_AVAILABLE
-    saving = recipe.devices[0]
-    return f"{_range(saving)} ({saving.device})"
-
-
-def _range(saving: DeviceSaving) -> str:
-    return f"{100 * saving.least:.0f} to {100 * saving.most:.0f} %"
+def _saving(saving: DeviceSaving) -> str:
+    return f"{100 * saving.least:.0f} to {100 * saving.most:.0f} % ({saving.device})"
 
 
 def _worst(layer: LayerForecast) -> float:
-    ratio = layer.verdict("fp8").snr_db
+    ratio = layer.verdicts["fp8"].snr_db
     return float("inf") if ratio is None else ratio
 
 
 def _layer(layer: LayerForecast) -> TableRow:
+    fp8 = layer.verdicts["fp8"]
+    # The usual mixture: E4M3 for weights and activations, and E5M2 for gradients.
+    shares = (
+        (tensor, formats.get("e5m2" if tensor == "gradient" else "e4m3")) for tensor, formats in layer.tensors.items()
+    )
     return (
-        Cell(layer.name, troubled=not layer.verdict("fp8").safe),
-        *(_decibels(layer.verdict(recipe).snr_db) for recipe in LAYER_RECIPES),
-        _flushed(layer),
+        Cell(layer.name, troubled=not fp8.safe),
+        *(_decibels(layer.verdicts[recipe]) for recipe in SHORT),
+        max((each.flushed for _, each in shares if each is not None), default=0.0),
+        fp8.product or "",
+        ", ".join(fp8.misaligned),
+        layer.rows,
+        layer.inputs,
+        layer.outputs,
     )
 
 
-def _flushed(layer: LayerForecast) -> float:
-    """The largest share of values that FP8 flushes in one of the layer's tensors."""
-    shares = [
-        row.flushed
-        for tensor in layer.tensors
-        for row in tensor.formats
-        if row.format == ("e5m2" if tensor.tensor == "gradient" else "e4m3")
-    ]
-    return max(shares, default=0.0)
+def _decibels(verdict: LayerVerdict) -> Cell:
+    ratio_db = verdict.snr_db
+    return Cell(NOT_AVAILABLE if ratio_db is None else with_minus(f"{ratio_db:.1f}"), ratio_db)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from lightning_perf.analysis.precision.shadow import LOW_COSINE, ShadowDrift
 from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
-from lightning_perf.report.sections.precision_charts import shadow_charts
+from lightning_perf.report.sections.precision_charts import drift_charts, shadow_charts
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
-    LayerDrift,
-    LossScaleHistory,
     NumericsDrift,
     RunPrecision,
+    loss_text,
 )
-from lightning_perf.run_files.numerics.samples import OverflowOrigin
 from lightning_perf.show.blocks import (
-    EVERY_ROW,
     Block,
     Cell,
     Heading,
@@ -43,11 +39,16 @@ def fp32_section(precision: RunPrecision | None, shadow: ShadowDrift | None, top
     if bad_run is not None:
         blocks += bad_run_blocks(bad_run)
     if precision is not None and precision.loss_scale is not None:
-        blocks += _origins(precision.loss_scale)
+        located = [event for event in precision.loss_scale.events if event.origin is not None]
+        blocks += [
+            Line(f"Step {event.step} overflowed: {event.origin.value} from {event.origin}.")
+            for event in located[:MAX_ORIGINS]
+            if event.origin is not None
+        ]
     if precision is not None and precision.numerics is not None:
         blocks += first_steps(precision.numerics)
     if shadow is not None:
-        blocks += _shadow_steps(shadow, top)
+        blocks += shadow_blocks(shadow, top)
     if blocks:
         yield Heading("Comparison with FP32" if bad_run is None else "Diagnosis")
         yield from blocks
@@ -59,55 +60,24 @@ def bad_run_blocks(found: BadRun) -> Iterator[Block]:
     yield from listing([*found.evidence, Line((Span("Fix: ", "good"), found.action))], indent=3)
 
 
-def _origins(history: LossScaleHistory) -> Iterator[Block]:
-    located = [(event.step, event.origin) for event in history.events if event.origin is not None]
-    for step, origin in located[:MAX_ORIGINS]:
-        yield Line(f"Step {step} overflowed: {origin_text(origin)}.")
-
-
-def origin_text(origin: OverflowOrigin) -> str:
-    """Return where an overflow began."""
-    if not origin.module:
-        return f"the loss itself was {origin.value}"
-    return f"the first {origin.value} appeared in {origin.module}, {origin.what}"
-
-
-def first_steps(drift: NumericsDrift) -> Iterator[Line]:
+def first_steps(drift: NumericsDrift) -> Iterator[Block]:
     """Yield how far the first steps are from those in FP32."""
+    yield from drift_charts(drift)
     beyond = drift.beyond_seed_noise
+    mixed, fp32, low, high = map(loss_text, (drift.mixed_end, drift.fp32_end, drift.expected_low, drift.expected_high))
     yield Line(
-        f"After {counted(len(drift.mixed_losses), 'batch', 'batches')} the loss is {_loss(drift.mixed_end)}, in FP32 "
-        f"{_loss(drift.fp32_end)}. With other seeds, {_loss(drift.expected_low)}–{_loss(drift.expected_high)} is "
-        "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
+        f"After {counted(len(drift.mixed_losses), 'batch', 'batches')} the loss is {mixed}, in FP32 {fp32}. With other "
+        f"seeds, {low}–{high} is expected: {'beyond' if beyond else 'within'} seed noise.",
         "warning" if beyond else "plain",
     )
-    if drift.layers:
-        worst = max(drift.layers, key=_error)
-        yield Line(
-            f"Outputs of {worst.name} are NaN or infinite."
-            if worst.relative_error is None
-            else f"Outputs differ most from FP32 in {worst.name}: by {format_share(worst.relative_error)}."
-        )
 
 
-def _error(layer: LayerDrift) -> float:
-    return math.inf if layer.relative_error is None else layer.relative_error
-
-
-def _loss(value: float | None) -> str:
-    return "NaN or infinite" if value is None else with_minus(f"{value:.4g}")
-
-
-def shadow_page(drift: ShadowDrift) -> Iterator[Block]:
-    """Yield the summary of the shadow steps and all layers."""
-    yield Heading("Shadow steps in FP32", definition="shadow-step")
+def shadow_blocks(drift: ShadowDrift, top: int) -> Iterator[Block]:
+    """Yield the summary of the shadow steps, some of them, and the layers."""
     yield from shadow_charts(drift)
-    yield from _summary(drift)
-    yield _layers(drift, EVERY_ROW)
-
-
-def _shadow_steps(drift: ShadowDrift, top: int) -> Iterator[Block]:
-    yield from _summary(drift)
+    cost = f", {format_share(drift.cost_share)} of the fit's time" if drift.cost_share is not None else ""
+    yield Line(f"{count_of(len(drift.points), 'shadow step')}{cost}.", "quiet")
+    yield Line(" ".join(drift.summary), "warning" if drift.drifting else "plain")
     last = len(drift.points) - 1
     shown = sorted({round(i * last / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})
     yield table(
@@ -125,12 +95,6 @@ def _shadow_steps(drift: ShadowDrift, top: int) -> Iterator[Block]:
     )
     yield _layers(drift, top)
     yield from rest(len(drift.layers) - top, "", hint="")
-
-
-def _summary(drift: ShadowDrift) -> Iterator[Line]:
-    cost = f", {format_share(drift.cost_share)} of the fit's time" if drift.cost_share is not None else ""
-    yield Line(f"{count_of(len(drift.points), 'shadow step')}{cost}.", "quiet")
-    yield Line(" ".join(drift.summary), "warning" if drift.drifting else "plain")
 
 
 def _layers(drift: ShadowDrift, top: int) -> Table:

@@ -12,18 +12,19 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import CATEGORY_LABELS, architecture, count_of, is_amd, matrix_units
-from lightning_perf.report.sections.compilation import compilation_page
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of, is_amd, matrix_units
+from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
 from lightning_perf.report.sections.diff import changes_table
-from lightning_perf.report.sections.fit_time import fit_time_page, step_times_section
-from lightning_perf.report.sections.forecast import forecast_page
-from lightning_perf.report.sections.fp32_comparison import shadow_page
+from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
+from lightning_perf.report.sections.forecast import forecast_section
+from lightning_perf.report.sections.fp32_comparison import shadow_blocks
 from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, precision_pages
 from lightning_perf.report.sections.rank import rank_parts
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_parts
-from lightning_perf.report.sections.report import STYLES, held_back_blocks, rule_link, trust_block
+from lightning_perf.report.sections.report import STYLES, device_line, held_back_blocks, rule_link, trust_block
+from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS
 from lightning_perf.report.verdict import saving_range, saving_text
 from lightning_perf.show.blocks import (
     EVERY_ROW,
@@ -41,7 +42,6 @@ from lightning_perf.show.blocks import (
     table,
 )
 from lightning_perf.statistics.ranks import Ratio
-from lightning_perf.trace.description import Processor
 from lightning_perf.units import (
     NOT_AVAILABLE,
     format_bytes,
@@ -90,12 +90,15 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]+(?:\.[
 
 
 PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
-    "fit_time": fit_time_page,
-    "compilation": compilation_page,
+    "fit_time": fit_time_section,
+    "compilation": compilation_section,
     "step_times": step_times_section,
     "fp8": functools.partial(fp8_section, top=EVERY_ROW),
-    "shadow": shadow_page,
-    "forecast": forecast_page,
+    "shadow": lambda drift: (
+        Heading("Shadow steps in FP32", definition="shadow-step"),
+        *shadow_blocks(drift, EVERY_ROW),
+    ),
+    "forecast": functools.partial(forecast_section, top=EVERY_ROW),
 }
 """Parts of the page with the names of the fields of a report that they show."""
 
@@ -115,10 +118,63 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.precision is not None:
         parts |= precision_pages(report.precision)
     parts |= {name: page(shown) for name, page in PAGES.items() if (shown := getattr(report, name)) is not None}
+    if not report.ranks:
+        parts["missing.-1"] = _missing(report, None)
+    most = max(FEWEST_ROWS, MOST_ROWS // max(len(report.ranks), 1))
     for row, rank in enumerate(report.ranks):
         parts[f"summary.{row}"] = _summary(report, rank)
-        parts |= {f"{name}.{row}": blocks for name, blocks in rank_parts(rank).items()}
+        parts[f"missing.{row}"] = _missing(report, rank)
+        parts |= {f"{name}.{row}": blocks for name, blocks in rank_parts(rank, most).items()}
     return parts
+
+
+UNRECORDED = {
+    "timeline": "there is no timeline",
+    "operators": "there are no operators",
+    "kernels": "there are no kernels",
+    "modules": "there are no modules",
+    "memory": "memory was not recorded",
+    "launches": "there are no launches",
+    "distributed": "there are no ranks to compare",
+}
+"""What is missing in each view if no step was profiled."""
+
+
+def _missing(report: PerfReport, rank: RankAnalysis | None) -> Iterator[Line]:
+    """Yield why each view has nothing to show, with the view as the label. Text between backticks can be copied."""
+    whole = {"memory": bool(report.out_of_memory), "distributed": report.over_fit is not None}
+    if rank is None:
+        reasons = {view: f"No step was profiled, so {what}." for view, what in UNRECORDED.items()}
+    else:
+        reasons = dict(_missing_of_rank(report, rank))
+    known = report.precision or report.forecast or report.shadow or report.fp8
+    if not known and (rank is None or not (rank.amp_gain or (rank.autocast is not None and rank.autocast.count))):
+        reasons["precision"] = (
+            "This run has no record of its precision, because a trace does not contain the loss scale or gradients. "
+            "Train with `PerfCallback(precision=…)` and analyze the run's folder to see the loss scale, overflows and "
+            "underflow by layer."
+        )
+    yield from (Line(reason, label=view) for view, reason in reasons.items() if not whole.get(view))
+
+
+def _missing_of_rank(report: PerfReport, rank: RankAnalysis) -> Iterator[tuple[str, str]]:
+    covers, world = "because it covers the host only", rank.metadata.world_size or 1
+    if rank.operators is None or not rank.operators.rows:
+        yield "operators", "This recording has no operators. Record with `ProfilerActivity.CPU`."
+    if not rank.breakdown.has_device:
+        yield "kernels", f"This recording has no device work, {covers}. The view Operators has the times."
+        yield "launches", f"This recording has no device work, {covers}. There are no launches and no idle device."
+    elif rank.kernels is None or not rank.kernels.rows:
+        yield "kernels", "No device work starts in the averaged steps."
+    if rank.modules is None or not rank.modules.rows:
+        record = "`PerfCallback(with_stack=True)` or `torch.profiler.profile(with_stack=True)`"
+        yield "modules", f"This recording does not name modules. Record with {record}."
+    if rank.memory is None:
+        yield "memory", "This recording has no allocator events. Record with `profile_memory=True`."
+    if len(report.ranks) < 2 and rank.communication is None:
+        one = f"This recording is from one of {world} ranks and has no collectives. To compare the ranks, analyze the"
+        several = f"{one} folder with the traces of all of them."
+        yield "distributed", several if world > 1 else "The run has one rank, and no collective ran in it."
 
 
 def _overview(report: PerfReport) -> dict[str, Iterable[Block]]:
@@ -206,7 +262,7 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
     devices = efficiency.devices if times.has_device and efficiency is not None else ()
     device = devices[0] if devices else None
     which = f"device {device.ordinal} of {len(devices)}" if device is not None and len(devices) > 1 else ""
-    yield Line(" · ".join(_recorded(report, rank, None if device is None else device.ordinal)), "quiet")
+    yield Line(device_line(report, rank), "quiet")
     figures = [
         _step_time(report, rank),
         Figure("Device busy", format_share(device.busy if device else None), which, "busy"),
@@ -251,32 +307,6 @@ def _step_time(report: PerfReport, rank: RankAnalysis) -> Figure:
     spread = f", ± {format_duration(wall.sd_ns)}" if wall.sd_ns is not None else ""
     mean = f"mean of {steps:,} recorded{spread}" if steps > 1 else "one recorded"
     return Figure("Step time", format_duration(wall.mean_ns), mean, "step")
-
-
-def _recorded(report: PerfReport, rank: RankAnalysis, ordinal: int | None) -> Iterator[str]:
-    times, metadata = rank.breakdown, rank.metadata
-    names = dict.fromkeys(device.name for device in metadata.devices if device.name)
-    if times.has_device:
-        yield from [", ".join(names)] if names else []
-        # Under HIP, kernels can have ordinals without a described device.
-        described = next((each for each in metadata.devices if each.ordinal == ordinal), None)
-        if described is None and len(names) == 1:
-            described = metadata.devices[0]
-        found = architecture(metadata, described) if described is not None else None
-        yield from [found] if found else []
-    else:
-        yield _host(metadata.processor)
-    if (metadata.world_size or 1) > 1:
-        yield f"{count_of(len(report.ranks), 'rank')} of {metadata.world_size}"
-    yield count_of(len(times.steps), "recorded step") if times.marked else "no step marks"
-    yield f"{format_duration(rank.recording_ns)} recorded"
-
-
-def _host(processor: Processor | None) -> str:
-    if processor is None or not processor.name:
-        return "Recorded on the host only"
-    instructions = f" with {', '.join(processor.bf16)}" if processor.bf16 else ""
-    return f"Recorded on the host only: {processor.name}{instructions}"
 
 
 def _tensor_cores(arithmetic: Arithmetic | None) -> tuple[str, str]:

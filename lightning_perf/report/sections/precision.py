@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from lightning_perf.analysis.precision.scales import Fp8Layers
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.labels import count_of
-from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps, origin_text
-from lightning_perf.report.sections.precision_charts import drift_charts, scale_chart
+from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps
+from lightning_perf.report.sections.precision_charts import scale_chart
 from lightning_perf.run_files.numerics.precision import (
     LayerUnderflow,
     LossScaleHistory,
@@ -47,8 +47,7 @@ def precision_pages(precision: RunPrecision) -> dict[str, Iterable[Block]]:
         heading = Heading("Gradient underflow by layer", definition="subnormal-share")
         parts["underflow"] = [heading, *_underflow(precision.underflow, EVERY_ROW)]
     if precision.numerics is not None:
-        heading = Heading("Compared with FP32", definition="seed-noise")
-        parts["numerics"] = [heading, *drift_charts(precision.numerics), *first_steps(precision.numerics)]
+        parts["numerics"] = [Heading("Compared with FP32", definition="seed-noise"), *first_steps(precision.numerics)]
     return parts
 
 
@@ -61,7 +60,7 @@ def _scale_events(history: LossScaleHistory) -> Table:
                 "overflow: step skipped" if event.kind == "overflow" else event.kind,
                 event.scale,
                 event.wasted_ns or None,
-                "" if event.origin is None else origin_text(event.origin),
+                "" if event.origin is None else f"{event.origin.value} from {event.origin}",
             )
             for event in history.events
         ),
@@ -100,11 +99,11 @@ def _setting(setting: PrecisionSetting) -> Iterator[Line]:
 
 
 def _loss_scale(history: LossScaleHistory) -> Iterator[Line]:
-    ends = history.initial_scale, history.final_scale
-    beyond = (history.lowest_scale, history.highest_scale) != (min(ends), max(ends))
-    between = f" ({format_count(history.lowest_scale)}–{format_count(history.highest_scale)})" if beyond else ""
+    scales = history.scales
+    first, last, low, high = map(format_count, (scales[0], scales[-1], min(scales), max(scales)))
+    between = "" if {low, high} <= {first, last} else f" ({low}–{high})"
     yield Line(
-        f"Loss scale {format_count(ends[0])} at the start, {format_count(ends[1])} at the end{between} · "
+        f"Loss scale {first} at the start, {last} at the end{between} · "
         f"{format_count(history.skipped_steps)} of {count_of(history.attempts, 'step')} skipped, "
         f"{format_duration(history.wasted_ns)} wasted · goodput {format_share(history.goodput)}"
     )

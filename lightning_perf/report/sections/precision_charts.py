@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from lightning_perf.analysis.precision.forecast import Forecast
 from lightning_perf.analysis.precision.shadow import ShadowDrift, ShadowPoint
 from lightning_perf.report.labels import count_of
-from lightning_perf.run_files.numerics.precision import LossScaleHistory, NumericsDrift
+from lightning_perf.run_files.numerics.precision import LossScaleHistory, NumericsDrift, loss_text
 from lightning_perf.show.blocks import Block, Heading, Plot
-from lightning_perf.show.plots import Trace, bars, level, line, points
-from lightning_perf.units import NOT_AVAILABLE, format_share, with_minus
+from lightning_perf.show.plots import Trace, level, line, points
+from lightning_perf.units import NOT_AVAILABLE, with_minus
 
 RECIPES = {
     "bf16": "idle",
@@ -49,7 +49,7 @@ def scale_chart(history: LossScaleHistory) -> Plot:
 
 
 def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
-    """Yield the losses of a mixed run and of its FP32 replay, and the error of each layer's output."""
+    """Yield the losses of a mixed run and of its FP32 replay."""
     yield Heading("Loss of the same batches", 4)
     traces = []
     for name, losses, color in (
@@ -57,7 +57,7 @@ def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
         ("fp32", drift.fp32_losses, "ink-soft"),
     ):
         batches = list(range(1, len(losses) + 1))
-        texts = [f"{_number(loss)} {name}\nbatch {batch}" for batch, loss in zip(batches, losses, strict=True)]
+        texts = [f"{loss_text(loss)} {name}\nbatch {batch}" for batch, loss in zip(batches, losses, strict=True)]
         traces.append(line(batches, losses, texts, color, marks=True, name=name))
     every = None if len(drift.mixed_losses) > 16 else 1
     yield Plot(
@@ -68,17 +68,6 @@ def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
             "xaxis": {"title": "batch", "dtick": every},
             "yaxis": {"title": "loss", "measured": True},
         },
-    )
-    if not drift.layers:
-        return
-    yield Heading("Outputs of layers: relative error against FP32", 4)
-    names, errors = [layer.name for layer in drift.layers], [layer.relative_error for layer in drift.layers]
-    texts = [f"{format_share(error)}\n{name}" for name, error in zip(names, errors, strict=True)]
-    axis = {"title": "layers in the order of computation", "type": "category"}
-    yield Plot(
-        "Relative error of layers' outputs",
-        (bars(names, errors, texts, "accent"),),
-        {"xaxis": {**axis, "showticklabels": len(names) <= NAMED_LAYERS}, "yaxis": {"tickformat": ".1%"}},
     )
 
 
@@ -103,7 +92,7 @@ def _gradient_drift(point: ShadowPoint) -> float | None:
 
 def _series(drift: ShadowDrift, name: str, color: str, value: Callable[[ShadowPoint], float | None]) -> Trace:
     values = [value(point) for point in drift.points]
-    texts = [f"{_number(found)} {name}\nstep {point.step}" for found, point in zip(values, drift.points, strict=True)]
+    texts = [f"{loss_text(found)} {name}\nstep {point.step}" for found, point in zip(values, drift.points, strict=True)]
     return line([point.step for point in drift.points], values, texts, color, marks=True, name=name)
 
 
@@ -111,12 +100,12 @@ def snr_chart(forecast: Forecast) -> Plot:
     """Return how each recipe would round each layer."""
     names = [layer.name for layer in forecast.layers]
     traces = []
-    for recipe in (each for each in forecast.recipes if each.recipe in RECIPES):
-        ratios = [layer.verdict(recipe.recipe).snr_db for layer in forecast.layers]
+    for name, color in RECIPES.items():
+        ratios = [layer.verdicts[name].snr_db for layer in forecast.layers]
         shown = [NOT_AVAILABLE if ratio is None else with_minus(f"{ratio:.1f}") for ratio in ratios]
-        texts = [f"{ratio} dB\n{name}" for ratio, name in zip(shown, names, strict=True)]
-        look: Trace = {"name": recipe.title, "look": {"size": 6, "line": {"width": 0}}}
-        traces.append(points(names, ratios, texts, RECIPES[recipe.recipe], **look))
+        texts = [f"{ratio} dB\n{layer}" for ratio, layer in zip(shown, names, strict=True)]
+        look: Trace = {"name": forecast.recipes[name].title, "look": {"size": 6, "line": {"width": 0}}}
+        traces.append(points(names, ratios, texts, color, **look))
     axis = {"title": "layers in the order of the model", "type": "category"}
     return Plot(
         "Signal-to-noise ratio of each layer by recipe",
@@ -129,7 +118,3 @@ def snr_chart(forecast: Forecast) -> Plot:
         },
         height=300,
     )
-
-
-def _number(value: float | None) -> str:
-    return "NaN or infinite" if value is None else with_minus(f"{value:.4g}")

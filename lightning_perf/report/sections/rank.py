@@ -18,7 +18,7 @@ from lightning_perf.findings.savings import counted, each, share_of_step, whole
 from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
 from lightning_perf.report.sections.device import device_parts, efficiency_section
 from lightning_perf.report.sections.memory import memory_section, memory_tables
-from lightning_perf.report.sections.work import regions_and_counters, work_sections
+from lightning_perf.report.sections.work import MOST_ROWS, regions_and_counters, work_parts
 from lightning_perf.show.blocks import (
     EVERY_ROW,
     Bar,
@@ -83,16 +83,14 @@ def rank_sections(rank: RankAnalysis, top: int) -> Iterator[Block]:
     if rank.efficiency is not None and rank.efficiency.devices:
         yield from efficiency_section(rank.efficiency)
     shown = ["launches", "idle", "gaps", "sync", *(["casts"] if rank.autocast and rank.autocast.count else [])]
-    for name in (*shown, "communication", "memory"):
+    for name in (*shown, "communication", "memory", "operators", "kernels", "modules", "regions"):
         yield from parts.get(name, ())
-    yield from work_sections(rank, top)
-    yield from parts["regions"]
 
 
-def rank_parts(rank: RankAnalysis) -> dict[str, Iterable[Block]]:
-    """Return the blocks of each part of one rank on the page."""
+def rank_parts(rank: RankAnalysis, most: int) -> dict[str, Iterable[Block]]:
+    """Return the blocks of each part of one rank on the page, with so many rows of a long table."""
     of_what = each(rank)
-    parts = _parts(rank, EVERY_ROW)
+    parts = _parts(rank, EVERY_ROW, most)
     parts |= {"steps": _steps(rank.breakdown), "breakdown": _breakdown(rank.breakdown)}
     if rank.breakdown.has_device:
         parts.setdefault("launches", [Line("This recording has no launch calls.", "quiet")])
@@ -112,7 +110,7 @@ def rank_parts(rank: RankAnalysis) -> dict[str, Iterable[Block]]:
     return parts
 
 
-def _parts(rank: RankAnalysis, top: int) -> dict[str, Iterable[Block]]:
+def _parts(rank: RankAnalysis, top: int, most: int = MOST_ROWS) -> dict[str, Iterable[Block]]:
     """Return the parts that the console and the page have in common."""
     parts: dict[str, Iterable[Block]] = {
         "phases": _phases(rank),
@@ -124,7 +122,7 @@ def _parts(rank: RankAnalysis, top: int) -> dict[str, Iterable[Block]]:
     if rank.memory is not None:
         devices = rank.memory.devices
         parts["memory"] = (block for device in devices for block in memory_section(device, rank, top))
-    return parts | device_parts(rank, top)
+    return parts | device_parts(rank, top) | work_parts(rank, top, most)
 
 
 def _steps(breakdown: Breakdown) -> Iterator[Block]:

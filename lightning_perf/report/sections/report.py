@@ -58,7 +58,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
     yield Line(verdict.next, "good", label="Next ", label_style="strong")
     yield Line()
     if lead is not None:
-        yield Line(_device_line(report, lead), "quiet")
+        yield Line(device_line(report, lead), "quiet")
     yield from map(note, report.notes)
     if report.out_of_memory:
         yield from out_of_memory_blocks(report.out_of_memory)
@@ -93,7 +93,7 @@ def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterato
             yield Heading("Probe")
             yield from probe_blocks(rank.probe, top)
     if report.fit_time is not None:
-        yield from fit_time_section(report.fit_time)
+        yield from fit_time_section(report.fit_time, top)
     if report.compilation is not None:
         yield from compilation_section(report.compilation, top)
     if report.step_times is not None:
@@ -138,7 +138,8 @@ def rule_link(finding: Finding) -> Span:
     return Span(finding.kind, link=finding.page)
 
 
-def _device_line(report: PerfReport, lead: RankAnalysis) -> str:
+def device_line(report: PerfReport, lead: RankAnalysis) -> str:
+    """Say where a rank was recorded, with which settings, and how much of it."""
     metadata = lead.metadata
     used = sorted({device.name for device in metadata.devices if device.name})
     parts = [", ".join(used)] if used and lead.breakdown.has_device else []

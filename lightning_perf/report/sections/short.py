@@ -13,10 +13,10 @@ from lightning_perf.report.sections.fit_time import fit_sentence
 from lightning_perf.report.sections.precision import mistake_text
 from lightning_perf.report.sections.rank import categories_table
 from lightning_perf.report.sections.report import rule_link
-from lightning_perf.report.verdict import fix_text
+from lightning_perf.report.verdict import fix_text, saving_range
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.show.blocks import Block, Line, Span
-from lightning_perf.units import format_duration, format_share
+from lightning_perf.units import format_share
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
@@ -88,11 +88,9 @@ def _saving(finding: Finding) -> str:
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
-    times = high_text if low_text == high_text else f"{low_text} to {high_text}" if low > 0 else f"up to {high_text}"
-    of_what = "of the fit" if finding.per == "fit" else "per step"
+    saves = f"saves {saving_range(finding, None)}"
     if not finding.step_ms:
-        return f"saves {times} {of_what}"
+        return saves
     low_share, high_share = format_share(low / finding.step_ms), format_share(high / finding.step_ms)
     shares = high_share if low_share == high_share or not low > 0 else f"{low_share} to {high_share}"
-    return f"saves {times} {of_what}, {shares}{', probed' if finding.basis == 'probed' else ''}"
+    return f"{saves}, {shares}{', probed' if finding.basis == 'probed' else ''}"

@@ -2,30 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.kernels.efficiency import HardwareCounters
-from lightning_perf.analysis.kernels.kernel_table import GraphRegionTable, KernelTable
+from lightning_perf.analysis.kernels.kernel_table import GraphRegionTable, KernelRow, KernelTable
+from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
+from lightning_perf.analysis.model.call_tree import CallTree
 from lightning_perf.analysis.model.modules import ModuleTree
 from lightning_perf.analysis.model.operators import OperatorRow, OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.savings import each
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, TableRow, rest, table
+from lightning_perf.findings.savings import counted, each
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of, is_amd, matrix_units
+from lightning_perf.show.blocks import (
+    CHOSEN,
+    EVERY_ROW,
+    WIDE,
+    Bar,
+    Block,
+    Cell,
+    Code,
+    Field,
+    Heading,
+    Line,
+    Part,
+    rest,
+    table,
+    tabulate,
+)
 from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import format_count, format_duration
 
+MOST_ROWS = 10_000
+"""Rows of a long table on a page, of all ranks together. They bound the size of the page."""
 
-def work_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]:
-    """Yield the tables of operators, device work and modules, cut to their first rows. The page draws its own."""
+FEWEST_ROWS = 20
+"""Each rank has as many rows on a page, even if there are many ranks."""
+
+
+def work_parts(analysis: RankAnalysis, top: int, most: int = MOST_ROWS) -> dict[str, Iterable[Block]]:
+    """Return the tables of operators, device work, modules and, for a page, call paths, cut to their first rows.
+
+    Args:
+        most: Rows of a long table on a page.
+    """
+    parts: dict[str, Iterable[Block]] = {}
     if analysis.operators is not None and analysis.operators.rows:
-        yield Heading(f"Operators, {each(analysis)}")
-        yield from _operators(analysis.operators, top)
+        parts["operators"] = _operators(analysis, analysis.operators, top, most)
     if analysis.kernels is not None and analysis.kernels.rows:
-        yield Heading(f"Device work, {each(analysis)}")
-        yield from _kernels(analysis.kernels, top)
+        parts["kernels"] = _kernels(analysis, analysis.kernels, top, most)
     if analysis.modules is not None and analysis.modules.rows:
-        yield Heading(f"Modules, {each(analysis)}")
-        yield from _modules(analysis.modules, top)
+        parts["modules"] = _modules(analysis, analysis.modules, top)
+    if top == EVERY_ROW and analysis.call_tree is not None and analysis.call_tree.rows:
+        parts["call_tree"] = _call_tree(analysis.call_tree, each(analysis))
+    return parts
+
+
+def _rest(number: int, noun: str, top: int, most: int) -> Iterator[Block]:
+    if top == EVERY_ROW:
+        return rest(number - most, noun, ". lightning-perf analyze PATH --json prints all.")
+    return rest(number - top, noun)
 
 
 def regions_and_counters(analysis: RankAnalysis, top: int) -> Iterator[Block]:
@@ -38,84 +77,210 @@ def regions_and_counters(analysis: RankAnalysis, top: int) -> Iterator[Block]:
         yield from _counters(analysis.counters)
 
 
-def _operators(operators: OperatorTable, top: int) -> Iterator[Block]:
-    steps = max(operators.steps, 1)
-    on_device = operators.device_ns is not None
-
-    def figures(row: OperatorRow) -> TableRow:
-        calls, host_self = row.calls / steps, row.host_self_ns / steps
-        if not on_device:
-            return calls, host_self, row.host_total_ns / steps
-        device_ns = row.device_self_ns or 0
-        share = device_ns / operators.device_ns if operators.device_ns else None
-        return calls, device_ns / steps, share, host_self
-
-    def name(row: OperatorRow) -> Cell:
-        return Cell(row.name, detail="" if row.input_shapes is None else f" {row.input_shapes}")
-
-    rows = ((name(row), *figures(row)) for row in operators.rows[:top])
-    if on_device:
-        heads = ("operator", "calls", "device self", "share", "host self")
-        yield table(heads, rows, kinds="name count duration share duration")
-    else:
-        yield table(("operator", "calls", "host self", "host total"), rows, kinds="name count duration duration")
-    yield from rest(len(operators.rows) - top, "operator")
-
-
-def _kernels(kernels: KernelTable, top: int) -> Iterator[Block]:
-    steps = max(kernels.steps, 1)
-    yield table(
-        ("kernel", "calls", "time", "share", "mean", "arithmetic", "of peak"),
-        (
-            (
-                kernel_text(row.name),
-                row.calls / steps,
-                row.total_ns / steps,
-                row.share,
-                row.mean_ns,
-                row.arithmetic or "",
-                row.peak_share,
-            )
-            for row in kernels.rows[:top]
-        ),
-        kinds="name count duration share duration figure share",
-        definitions={"of peak": "peak-share"},
-        extra=() if any(row.peak_share for row in kernels.rows) else ("of peak",),
+def _operators(analysis: RankAnalysis, operators: OperatorTable, top: int, most: int) -> Iterator[Block]:
+    steps, on_device, cores = max(operators.steps, 1), operators.device_ns is not None, matrix_units(analysis.metadata)
+    shown = operators.rows[: min(top, most)]
+    most_host, most_device = (max(times) / steps for times in zip(*map(_own_times, shown), strict=True))
+    allocated, growth = _memory_by_operator(analysis)
+    device = (
+        Field("device self", "duration", "device_self_ns", "device-self-time", per=steps, most=most_device),
+        Field("share", "share", "device_self_ns", per=operators.device_ns or math.nan),
     )
-    yield from rest(len(kernels.rows) - top, "kernel")
+    totals = (
+        Field("device total", "duration", "device_total_ns", "device-total-time", WIDE, steps),
+        Field(f"on {cores}", "share", lambda row: _per(row.tensor_core_ns, row.device_self_ns), "tensor-cores", WIDE),
+    )
+    found = tabulate(
+        shown,
+        (
+            Field("operator", "code", _operator_name),
+            Field("calls", "count", "calls", per=steps),
+            *(device if on_device else ()),
+            Field("host self", "duration", "host_self_ns", "host-self-time", per=steps, most=most_host),
+            Field("host total", "duration", "host_total_ns", "host-total-time", WIDE * on_device, steps),
+            *(totals if on_device else ()),
+            Field("input shapes", "code", _costliest_shapes, extra=1600),
+            Field("allocates", "bytes", lambda row: allocated.get(row.name), "operator-memory", 1800),
+            Field("memory growth", "bytes", lambda row: growth.get(row.name), "operator-memory", 1800),
+            Field(f"why not on {cores}", "text", _reason, extra=1900),
+        ),
+    )
+    details = tuple(_origins(row, steps) for row in shown)
+    yield Heading(f"Operators, {each(analysis)}", definition="operator")
+    yield replace(found, details=details if any(details) else (), lane="operators")
+    yield from _rest(len(operators.rows), "operator", top, most)
+    if top == EVERY_ROW and operators.unattributed_device_ns:
+        time = format_duration(operators.unattributed_device_ns / steps)
+        yield Line(f"No operator launched {time} of the device work.", "quiet")
 
 
-def _modules(modules: ModuleTree, top: int) -> Iterator[Block]:
-    """Yield the top of the tree. The time of a module includes that of the modules below it."""
-    steps = max(modules.steps, 1)
-    on_device = modules.device_ns is not None
-    rows: list[TableRow] = []
-    for row in modules.rows[:top]:
-        times = (
-            (row.device_total_ns, row.backward_device_ns) if on_device else (row.host_total_ns, row.backward_host_ns)
+def _own_times(row: OperatorRow) -> tuple[int, int]:
+    return row.host_self_ns, row.device_self_ns or 0
+
+
+def _operator_name(row: OperatorRow) -> Cell:
+    return Cell(row.name, detail="" if row.input_shapes is None else f" {row.input_shapes}")
+
+
+def _costliest_shapes(row: OperatorRow) -> str:
+    return row.shapes[0].shapes.replace(",", ", ") if row.shapes else ""
+
+
+def _reason(row: OperatorRow | KernelRow) -> str:
+    return REASONS[row.tensor_core_reason] if row.tensor_core_reason else ""
+
+
+def _memory_by_operator(analysis: RankAnalysis) -> tuple[Counter[str | None], Counter[str | None]]:
+    """Return the bytes that each operator allocates, and by which the memory grows, over all devices."""
+    allocated: Counter[str | None] = Counter()
+    growth: Counter[str | None] = Counter()
+    for device in analysis.memory.devices if analysis.memory is not None else ():
+        for row in device.operators:
+            allocated[row.operator] += row.allocated_bytes
+            growth[row.operator] += row.growth_bytes
+    return allocated, growth
+
+
+def _origins(row: OperatorRow, steps: int) -> tuple[Block, ...]:
+    """Return the input shapes and the Python stacks of an operator that cost most."""
+    blocks: list[Block] = []
+    if row.shapes:
+        fields = (
+            Field("input shapes", "code", "shapes"),
+            Field("device self", "duration", "device_self_ns", per=steps),
+            Field("host self", "duration", "host_self_ns", per=steps),
+            Field("calls", "count", "calls", per=steps),
         )
-        figures = (None if time is None else time / steps for time in times)
-        rows.append((f"{'  ' * row.depth}{row.name}", row.calls / steps, *figures))
-    heads = ("device forward", "device backward") if on_device else ("forward", "backward")
-    yield table(("module", "calls", *heads), rows, kinds="name count duration duration")
+        blocks.append(tabulate(row.shapes, fields, "Input shapes that cost most"))
+    if row.stacks:
+        blocks.append(Heading("Python stacks that cost most", 4))
+    for stack in row.stacks:
+        device = (
+            "" if stack.device_self_ns is None else f", on the device {format_duration(stack.device_self_ns / steps)}"
+        )
+        calls, host = counted(stack.calls / steps, "call"), format_duration(stack.host_self_ns / steps)
+        blocks += [Line(f"{calls}, {host} on the host{device}:"), Code(stack.frames, "")]
+    return tuple(blocks)
+
+
+def _per(value: int | None, number: int | None) -> float | None:
+    return value / number if value is not None and number else None
+
+
+def _kernels(analysis: RankAnalysis, kernels: KernelTable, top: int, most: int) -> Iterator[Block]:
+    """Yield the device work. Pages have whole names."""
+    steps, cores, amd = max(kernels.steps, 1), matrix_units(analysis.metadata), is_amd(analysis.metadata)
+    sums: Counter[str] = Counter()
+    for row in kernels.rows:
+        sums[_color(row)] += row.total_ns
+    parts = (Part(CATEGORY_LABELS[name], time, format_duration(time / steps), name) for name, time in sums.items())
+    peak = any(row.peak_share for row in kernels.rows)
+    longest, launch = kernels.rows[0].total_ns / steps, "launch-configuration"
+    name = (lambda row: row.name) if top == EVERY_ROW else lambda row: kernel_text(row.name)
+    found = tabulate(
+        kernels.rows[: min(top, most)],
+        (
+            Field("kernel", "code", lambda row: Cell(name(row), color=_color(row))),
+            Field("calls", "count", "calls", per=steps),
+            Field("time", "duration", "total_ns", per=steps, most=longest),
+            Field("share", "share", "share"),
+            Field("mean", "duration", "mean_ns"),
+            Field("arithmetic", "figure", lambda row: row.arithmetic or "", "arithmetic"),
+            Field("of peak", "share", "peak_share", "peak-share", 0 if peak else WIDE),
+            Field("on MFMA" if amd else f"on {cores}", "text", _on_matrix_units, "tensor-cores", WIDE),
+            Field("occupancy", "share", "occupancy", "occupancy", WIDE),
+            Field("workgroups per CU" if amd else "blocks per SM", "count", "blocks_per_sm", "blocks-per-sm", WIDE),
+            Field("grid", "text", lambda row: " × ".join(map(str, row.grid or ())), launch, 1700),
+            Field("block", "text", lambda row: " × ".join(map(str, row.block or ())), launch, 1700),
+            Field("registers", "count", "registers", launch, 1900),
+            Field("shared memory", "bytes", "shared_bytes", launch, 1900),
+            Field("launched by", "code", _launchers, extra=2000),
+            Field("minimum", "duration", "min_ns", extra=2400),
+            Field("maximum", "duration", "max_ns", extra=2400),
+            Field("bytes", "bytes", "bytes", extra=2400),
+            Field("category", "text", lambda row: CATEGORY_LABELS[row.category], extra=2400),
+            Field("configurations", "count", lambda row: row.configurations or None, launch, CHOSEN),
+            Field(f"why not on {cores}", "text", _reason, extra=CHOSEN),
+        ),
+    )
+    yield Heading(f"Device work, {each(analysis)}", definition="kernel")
+    yield Bar("Device work by category", tuple(parts))
+    yield replace(found, lane="kernels")
+    yield from _rest(len(kernels.rows), "kernel", top, most)
+
+
+def _launchers(row: KernelRow) -> str:
+    return ", ".join(launcher.operator or "(no operator)" for launcher in row.launchers)
+
+
+def _color(row: KernelRow) -> str:
+    return "memcpy" if row.category.startswith("memcpy") else row.category
+
+
+def _on_matrix_units(row: KernelRow) -> str:
+    """Return whether a kernel runs on matrix units; empty for work that multiplies no matrices."""
+    if row.category != "device_compute":
+        return ""
+    if row.tensor_cores:
+        return "yes"
+    return "not used" if row.tensor_core_reason else "" if row.tensor_cores is False else "unknown"
+
+
+def _modules(analysis: RankAnalysis, modules: ModuleTree, top: int) -> Iterator[Block]:
+    """Yield the top of the tree. The time of a module includes that of the modules below it."""
+    steps, on_device, shown = max(modules.steps, 1), modules.device_ns is not None, modules.rows[:top]
+
+    def times(where: str, before: str, extra: int) -> Iterator[Field]:
+        yield Field(f"{before}forward", "duration", f"{where}_total_ns", "module", extra, steps)
+        yield Field(f"{before}backward", "duration", f"backward_{where}_ns", "module-backward", extra, steps)
+        yield Field(f"{before}own", "duration", f"{where}_self_ns", "module", WIDE, steps)
+
+    device = (*times("device", "device ", 0), *times("host", "host ", WIDE))
+    found = tabulate(
+        shown,
+        (
+            Field("module", "code", lambda row: f"{'  ' * row.depth}{row.name}"),
+            Field("calls", "count", "calls", per=steps),
+            *(device if on_device else times("host", "", 0)),
+        ),
+    )
+    yield Heading(f"Modules, {each(analysis)}", definition="module")
+    yield replace(found, parents=tuple(row.parent for row in shown), lane="modules")
     yield from rest(len(modules.rows) - top, "module")
+    if top == EVERY_ROW:
+        source = "Python functions" if modules.source == "python" else "annotations"
+        apart = format_duration((modules.unattributed_device_ns or 0) / steps)
+        others = f" {apart} of the device work belongs to no module." if modules.unattributed_device_ns else ""
+        yield Line(f"The modules are those of the {source} in the recording.{others}", "quiet")
+
+
+def _call_tree(tree: CallTree, of_what: str) -> Iterator[Block]:
+    steps, roots = max(tree.steps, 1), [row for row in tree.rows if row.parent is None]
+
+    def times(where: str) -> Iterator[Field]:
+        total, own = f"{where}_total_ns", f"{where}_self_ns"
+        if longest := max((getattr(row, total) or 0) / steps for row in roots):
+            yield Field(f"{where} total", "duration", total, f"{where}-total-time", per=steps, most=longest)
+            yield Field(f"{where} self", "duration", own, f"{where}-self-time", per=steps)
+
+    calls = Field("calls", "count", "calls", per=steps)
+    found = tabulate(tree.rows, (Field("operator", "code", "name"), *times("device"), *times("host"), calls))
+    left_out = f"{count_of(tree.left_out, 'cheaper call path')} left out" if tree.left_out else of_what
+    yield Heading("Call tree", definition="call-tree", aside=left_out)
+    yield replace(found, parents=tuple(row.parent for row in tree.rows))
 
 
 def _graph_regions(regions: GraphRegionTable, top: int) -> Iterator[Block]:
     steps = max(regions.steps, 1)
-    yield table(
-        ("region", "calls", "device", "share", "of it backward"),
+    yield tabulate(
+        regions.rows[:top],
         (
-            (
-                row.name,
-                row.calls / steps,
-                row.device_ns / steps,
-                row.device_ns / regions.device_ns if regions.device_ns else None,
-                row.backward_ns / steps,
-            )
-            for row in regions.rows[:top]
+            Field("region", "name", "name"),
+            Field("calls", "count", "calls", per=steps),
+            Field("device", "duration", "device_ns", per=steps),
+            Field("share", "share", "device_ns", per=regions.device_ns or math.nan),
+            Field("of it backward", "duration", "backward_ns", per=steps),
         ),
-        kinds="name count duration share duration",
     )
     yield from rest(len(regions.rows) - top, "")
     yield Line(f"Outside of named regions: {format_duration(regions.unattributed_device_ns / steps)}.", "quiet")

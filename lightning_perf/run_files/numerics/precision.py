@@ -9,7 +9,8 @@ from typing import Literal
 from msgspec import Struct
 
 from lightning_perf.run_files.atomic import JsonFile
-from lightning_perf.run_files.numerics.samples import Arithmetic, ScaleEvent
+from lightning_perf.run_files.numerics.samples import Arithmetic, NonFinite, ScaleEvent
+from lightning_perf.units import with_minus
 
 PRECISION_NAME = "precision.json"
 
@@ -77,35 +78,28 @@ class LossScaleHistory(Struct, frozen=True):
     """History of the loss scale in one run.
 
     Attributes:
-        initial_scale: Scale at the start.
-        final_scale: Scale at the end.
-        lowest_scale: The lowest it was.
-        highest_scale: The highest it was.
         attempts: Optimizer steps tried.
         skipped_steps: Those skipped, one for each overflow.
-        growths: Times the scale grew.
-        steps_since_change: Executed steps since the scale last changed, at the end.
         scheduler_steps_on_skips: Steps of learning-rate schedulers made although the optimizer's was skipped: the
             schedule is this many steps ahead of the weights.
         trained_ns: Wall time of the training batches, without the waits for data.
         wasted_ns: The part of it spent on skipped steps.
         finished: Whether the run wrote its end; if not, the figures are those of the last event.
-        events: The events, in order.
+        events: The events, in order, the start first.
     """
 
-    initial_scale: float
-    final_scale: float
-    lowest_scale: float
-    highest_scale: float
     attempts: int
     skipped_steps: int
-    growths: int
-    steps_since_change: int
     scheduler_steps_on_skips: int
     trained_ns: int
     wasted_ns: int
     finished: bool
     events: tuple[ScaleEvent, ...]
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """The scale at the start and after each event."""
+        return tuple(event.scale for event in self.events)
 
     @property
     def goodput(self) -> float:
@@ -184,18 +178,6 @@ class UnderflowTable(Struct, frozen=True):
         return tuple(layer for layer in self.layers if layer.underflows)
 
 
-class LayerDrift(Struct, frozen=True):
-    """Distance of a layer's output in mixed precision from its FP32 output, for the same weights and batch.
-
-    Attributes:
-        name: The layer.
-        relative_error: Norm of the difference over the norm of the FP32 output; None if it is NaN or infinite.
-    """
-
-    name: str
-    relative_error: float | None
-
-
 class NumericsDrift(Struct, frozen=True):
     """The first steps of a mixed-precision run, compared with FP32 replays of the same batches from the same weights.
 
@@ -211,7 +193,6 @@ class NumericsDrift(Struct, frozen=True):
         expected_low: Range of the final loss of an FP32 run with another seed, with 95 % probability: lower end.
         expected_high: Upper end of that range.
         beyond_seed_noise: Whether the mixed run ends outside of that range.
-        layers: Drift of the layers' outputs on the first batch, in the order of computing.
     """
 
     precision: str
@@ -223,17 +204,16 @@ class NumericsDrift(Struct, frozen=True):
     expected_low: float | None
     expected_high: float | None
     beyond_seed_noise: bool
-    layers: tuple[LayerDrift, ...]
-
-    @property
-    def drift(self) -> float | None:
-        """Difference of the final losses, mixed precision minus FP32; None unless both are finite."""
-        return None if self.mixed_end is None or self.fp32_end is None else self.mixed_end - self.fp32_end
 
 
 def finite_or_none(value: float) -> float | None:
     """Return a number that JSON can hold: None for NaN and the infinities."""
     return value if math.isfinite(value) else None
+
+
+def loss_text(value: float | None) -> str:
+    """Return a loss as text; `None` is one that is NaN or infinite."""
+    return "NaN or infinite" if value is None else with_minus(f"{value:.4g}")
 
 
 class PrecisionMistake(Struct, frozen=True):
@@ -281,15 +261,8 @@ class BadRun(Struct, frozen=True):
         precision: The run's precision.
         symptom: ``loss`` if it was NaN or infinite, ``gradients`` if they were, ``drift`` if the run left the range of
             FP32 runs with other seeds.
-        weights_finite: Whether the weights were still finite. Otherwise nothing could be replayed.
-        layer: The layer with the operator that made inf or NaN; empty for the LightningModule itself. If the weights
-            were not finite, the first such weight.
-        operator: That operator, in the backward pass the node of autograd; empty if no value was inf or NaN.
-        line: The user's code that called it, in the forward pass, as ``file:line``.
-        backward: Whether it ran in the backward pass.
-        value: ``inf`` or ``nan``.
-        dtype: Type of the operator's result.
-        largest_input: Largest finite magnitude among the operator's inputs.
+        bad_weight: The first weight that was NaN or infinite, so that nothing could be replayed; empty without one.
+        origin: The operator that made inf or NaN; None if no value was.
         loss: The loss of the batch in the run's precision; None if it is NaN or infinite.
         fp32_finite: Whether loss and gradients of the same batch are finite in FP32; None if that was not tried.
         fp32_loss: The loss of the batch in FP32.
@@ -302,14 +275,8 @@ class BadRun(Struct, frozen=True):
     step: int
     precision: str
     symptom: Literal["loss", "gradients", "drift"]
-    weights_finite: bool = True
-    layer: str = ""
-    operator: str = ""
-    line: str = ""
-    backward: bool = False
-    value: str = ""
-    dtype: str = ""
-    largest_input: float | None = None
+    bad_weight: str = ""
+    origin: NonFinite | None = None
     loss: float | None = None
     fp32_finite: bool | None = None
     fp32_loss: float | None = None
@@ -323,43 +290,38 @@ class BadRun(Struct, frozen=True):
         """The symptom in one clause.
 
         Example:
-            >>> BadRun(12, "16-mixed", "loss", layer="net.attention", operator="aten::exp", value="inf").title
-            'The loss turned NaN or infinite in step 12, from aten::exp in net.attention'
+            >>> BadRun(12, "16-mixed", "loss", batch=("batch['x'] holds 1 NaN or infinite values",)).title
+            'The loss turned NaN or infinite in step 12, from NaN or inf in the batch'
         """
         symptom = {
             "loss": f"The loss turned NaN or infinite in step {self.step}",
             "gradients": f"The gradients turned NaN or infinite in step {self.step}",
             "drift": f"The training has left the range of FP32 runs by step {self.step}",
         }[self.symptom]
-        if self.batch:
-            return f"{symptom}, from NaN or inf in the batch"
-        if not self.operator:
-            return symptom
-        line = f" ({self.line})" if self.line else ""
-        return f"{symptom}, from {self.operator} in {self.layer or 'training_step'}{line}"
+        cause = "NaN or inf in the batch" if self.batch else self.origin
+        return f"{symptom}, from {cause}" if cause else symptom
 
     @property
     def evidence(self) -> tuple[str, ...]:
         """Facts from the replays of the batch, one sentence each."""
         if self.batch:
             return (*(f"{text}." for text in self.batch), "With zeros in their place, FP32 gives finite gradients.")
-        if not self.weights_finite:
+        if self.bad_weight:
             return (
-                f"Of the weights, {self.layer} is the first that is NaN or infinite.",
+                f"Of the weights, {self.bad_weight} is the first that is NaN or infinite.",
                 "The weights were NaN or infinite before this step, so the batch could not be run again.",
                 "The gradients of the step before were not finite.",
             )
         said = []
-        if self.operator:
-            reach = "" if self.largest_input is None else f", and its inputs reach {self.largest_input:.4g}"
-            where = "the backward pass" if self.backward else "the forward pass"
-            value = "NaN" if self.value == "nan" else "inf"
-            said.append(f"This operator makes {value} in {where}. Its result is {self.dtype}{reach}.")
+        if (origin := self.origin) is not None:
+            reach = "" if origin.largest_input is None else f", and its inputs reach {origin.largest_input:.4g}"
+            where = "the backward pass" if origin.backward else "the forward pass"
+            value = "NaN" if origin.value == "nan" else "inf"
+            said.append(f"This operator makes {value} in {where}. Its result is {origin.dtype}{reach}.")
         if self.fp32_finite is False:
             said.append("In FP32 the same batch also gives NaN or inf, so the precision is not the cause.")
         elif self.fp32_finite:
-            loss = "NaN or infinite" if self.loss is None else f"{self.loss:.4g}"
-            fp32 = "NaN or infinite" if self.fp32_loss is None else f"{self.fp32_loss:.4g}"
+            loss, fp32 = map(loss_text, (self.loss, self.fp32_loss))
             said.append(f"In FP32 the loss of the same batch is {fp32}. In {self.precision} it is {loss}.")
         if self.keep_fp32 and self.cured_loss is not None:
             said.append(
@@ -373,17 +335,19 @@ class BadRun(Struct, frozen=True):
         """The fix."""
         if self.batch:
             return "Correct these samples, or leave them out: check torch.isfinite(sample).all() in the dataset."
-        if not self.weights_finite:
+        if self.bad_weight:
             return "Train again with PrecisionCallback(diagnose='gradients'), which checks before the optimizer steps."
         if self.fp32_finite is False:
-            return fp32_cure(self.operator, self.line)
+            return fp32_cure(self.origin)
         if self.keep_fp32:
             names = ", ".join(f'"{name}"' for name in self.keep_fp32)
             return f'PerfCallback(precision="{self.precision}", keep_fp32=[{names}]).'
-        if not self.operator:
-            return "Find the layer that differs most from FP32 with PrecisionCallback(guard_steps=20)."
-        at = f" in {self.line}" if self.line else " in training_step"
-        return f"Call .float() on the inputs{at}: no list of layers cures it, so the operator runs outside of layers."
+        if self.origin is None:
+            return "Find the layer that differs most from FP32: train again with PerfCallback(shadow=20)."
+        at = self.origin.line or "training_step"
+        return (
+            f"Call .float() on the inputs in {at}: no list of layers cures it, so the operator runs outside of layers."
+        )
 
 
 _CURES: tuple[tuple[str, str], ...] = (
@@ -409,21 +373,21 @@ _CURES: tuple[tuple[str, str], ...] = (
 """Cures of operators that give NaN or inf in FP32 too, by a pattern for their names."""
 
 
-def fp32_cure(operator: str, line: str) -> str:
+def fp32_cure(origin: NonFinite | None) -> str:
     """Return what to do where FP32 gives NaN or inf too. Less precision is not the cause, and more is no cure.
 
     Example:
-        >>> fp32_cure("PowBackward0", "model.py:7")
+        >>> fp32_cure(NonFinite("PowBackward0", "", "model.py:7", True, "inf", "float32"))
         'The slope of x**p at 0 is infinite for p < 1: use x.clamp_min(1e-6)**p (model.py:7).'
     """
-    at = f" ({line})" if line else ""
-    name = operator.rpartition(":")[2].lower()
+    if origin is None:
+        return "Lower the learning rate, or clip gradients: Trainer(gradient_clip_val=1.0). FP32 does not help."
+    at = f" ({origin.line})" if origin.line else ""
+    name = origin.operator.rpartition(":")[2].lower()
     for pattern, cure in _CURES:
         if re.search(pattern, name):
             return f"{cure}{at}."
-    if operator:
-        return f"Look at the inputs of {operator}{at}: print their smallest and largest values. FP32 does not help."
-    return "Lower the learning rate, or clip gradients: Trainer(gradient_clip_val=1.0). FP32 does not help."
+    return f"Look at the inputs of {origin.operator}{at}: print their smallest and largest values. FP32 does not help."
 
 
 class RunPrecision(Struct, frozen=True):

@@ -60,18 +60,37 @@ class GradientSample(Struct, frozen=True):
 GRADIENT_SAMPLES: RankLog[GradientSample] = RankLog(GradientSample, "underflow", "gradient sample", restart=b'{"step"')
 
 
-class OverflowOrigin(Struct, frozen=True):
-    """Where the first inf or nan of a skipped step came from; running its batch again shows it.
+class NonFinite(Struct, frozen=True):
+    """The operator that made inf or NaN of numbers, found by running a batch again.
 
     Attributes:
-        module: Name of the layer; empty when it was the loss itself.
-        what: Which of its values it was: its output, or the gradient of its output or of a parameter.
-        value: Whether inf or nan.
+        operator: Its name, in the backward pass that of autograd's node. Empty if the batch could not be run again, and
+            only a gradient showed the value.
+        layer: The layer that it ran in; empty for the LightningModule itself.
+        line: The user's code that called it, in the forward pass, as ``file:line``; empty if it is not known.
+        backward: Whether it ran in the backward pass.
+        value: ``inf`` or ``nan``.
+        dtype: Type of its result.
+        largest_input: Largest finite magnitude among its inputs; ``null`` if it is not known.
     """
 
-    module: str
-    what: str
+    operator: str
+    layer: str
+    line: str
+    backward: bool
     value: Literal["inf", "nan"]
+    dtype: str
+    largest_input: float | None = None
+
+    def __str__(self) -> str:
+        """Name the operator and its place.
+
+        Example:
+            >>> str(NonFinite("aten::exp", "attention", "model.py:7", False, "inf", "float16"))
+            'aten::exp in attention (model.py:7)'
+        """
+        line = f" ({self.line})" if self.line else ""
+        return f"{self.operator or 'a gradient'} in {self.layer or 'training_step'}{line}"
 
 
 class ScaleEvent(Struct, frozen=True):
@@ -84,9 +103,7 @@ class ScaleEvent(Struct, frozen=True):
         attempts: Optimizer steps tried so far, skipped ones included.
         trained_ns: Wall time of the training batches so far, without the waits for data.
         wasted_ns: For an overflow: wall time of the batches with discarded gradients, else 0.
-        optimizer: For an overflow: index of the optimizer, else 0.
         scheduler_steps: For an overflow: steps that the learning-rate schedulers of this optimizer still made.
-        steps_since_change: Executed steps since the scale changed, before this event.
         origin: For an overflow: its origin, if that was searched for and found.
     """
 
@@ -96,10 +113,8 @@ class ScaleEvent(Struct, frozen=True):
     attempts: int
     trained_ns: int
     wasted_ns: int = 0
-    optimizer: int = 0
     scheduler_steps: int = 0
-    steps_since_change: int = 0
-    origin: OverflowOrigin | None = None
+    origin: NonFinite | None = None
 
 
 SCALE_EVENTS: RankLog[ScaleEvent] = RankLog(ScaleEvent, "loss_scale", "loss-scale event", restart=b'{"kind"')
@@ -148,7 +163,6 @@ class Fp8Tensor(Struct, frozen=True):
     Attributes:
         format: ``e4m3`` or ``e5m2``.
         largest: Largest magnitude: of the tensor, or the newest one in the library's history.
-        history_largest: Largest magnitude in the library's history; ``null`` without a history (current scaling).
         scale: Factor before the cast. With a scale per row, the smallest one.
         values: Sampled values other than zero; ``null`` if the library exposes only scales.
         flushed: Those that become zero.
@@ -157,7 +171,6 @@ class Fp8Tensor(Struct, frozen=True):
 
     format: Literal["e4m3", "e5m2"]
     largest: float
-    history_largest: float | None
     scale: float
     values: int | None = None
     flushed: int | None = None
@@ -219,7 +232,6 @@ class LayerSample(Struct, frozen=True):
     Attributes:
         step: Number of the step, on the axis of the Trainer's own logs.
         layer: Name of the layer.
-        kind: ``linear`` or ``convolution``.
         rows: Rows of the layer's matrix product: tokens or samples, or output positions of a convolution.
         inputs: Length of the product's sums: input features, or input channels times the size of the kernel.
         outputs: Output features or channels.
@@ -234,7 +246,6 @@ class LayerSample(Struct, frozen=True):
 
     step: int
     layer: str
-    kind: Literal["linear", "convolution"]
     rows: int
     inputs: int
     outputs: int

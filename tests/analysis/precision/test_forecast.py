@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_perf.analysis.kernels.kernel_table import KernelLauncher, KernelRow, KernelTable
-from lightning_perf.analysis.precision.forecast import Forecast, ProductTime, forecast, product_time
+from lightning_perf.analysis.precision.forecast import Forecast, FormatShares, ProductTime, forecast, product_time
 from lightning_perf.run_files.numerics.samples import LayerSample, RoundedCounts, TensorSample
 from tests.support.known import known
 
@@ -20,7 +20,7 @@ def sample(layer: str = "fc", *, step: int = 20, db: float = 25.0, size: int = 8
     counts = {"e4m3": RoundedCounts(30, 2, 8), "e5m2": RoundedCounts(0, 0, 0)}
     tensor = TensorSample(100, 60, 3.5, counts)
     return LayerSample(
-        step, layer, "linear", size, size, size, {"rows": size, "inputs": size, "outputs": size}, 1024.0,
+        step, layer, size, size, size, {"rows": size, "inputs": size, "outputs": size}, 1024.0,
         {"weight": tensor, "activation": tensor, "gradient": tensor},
         {"forward": dict.fromkeys(RECIPES, 40.0), "input gradient": ratios, "weight gradient": dict.fromkeys(RECIPES)},
         cost_ns=10 * step, elapsed_ns=1000 * step,
@@ -38,11 +38,11 @@ def test_no_samples_are_no_forecast():
 def test_the_lowest_ratio_of_all_products_and_samples_decides():
     found = judged(sample(db=25), sample(db=14.9, step=90), sample("other", db=15.0))
     first, other = found.layers
-    verdict = first.verdict("fp8")
-    assert (first.samples, verdict.snr_db, verdict.product, verdict.safe) == (2, 14.9, "input gradient", False)
-    assert other.verdict("fp8").safe
-    assert found.recipe("fp8").keep_out == ("fc",)
-    assert (found.recipe("fp8").safe, found.recipe("fp8").layers) == (1, 2)
+    verdict = first.verdicts["fp8"]
+    assert (verdict.snr_db, verdict.product, verdict.safe) == (14.9, "input gradient", False)
+    assert other.verdicts["fp8"].safe
+    assert found.recipes["fp8"].keep_out == ("fc",)
+    assert found.recipes["fp8"].safe == 1
     assert found.samples == 2
     assert found.cost_share == 0.01
     assert found.advice[:2] == (
@@ -53,18 +53,16 @@ def test_the_lowest_ratio_of_all_products_and_samples_decides():
 
 def test_shares_are_of_the_nonzero_values_of_all_samples():
     found = judged(sample(), sample(step=90))
-    row = found.layers[0].tensors[0].formats[0]
-    assert (row.format, row.flushed, row.saturated, row.coarse) == ("e4m3", 30 / 40, 2 / 40, 8 / 40)
-    assert (found.layers[0].tensors[0].values, found.layers[0].tensors[0].zero_share) == (200, 0.6)
+    assert found.layers[0].tensors["weight"]["e4m3"] == FormatShares(30 / 40, 2 / 40, 8 / 40)
 
 
 def test_sizes_that_do_not_fit():
     odd = replace(sample("head"), sizes={"rows": 64, "inputs": 48, "outputs": 10})
     found = judged(odd, sample())
-    assert odd.layer in found.recipe("fp8").misaligned
-    assert found.layers[0].verdict("fp8").misaligned == ("outputs 10",)
-    assert found.layers[0].verdict("mxfp8").misaligned == ("inputs 48", "outputs 10")
-    assert (found.recipe("fp8").safe, found.recipe("fp8").usable) == (2, 1)
+    assert odd.layer in found.recipes["fp8"].misaligned
+    assert found.layers[0].verdicts["fp8"].misaligned == ("outputs 10",)
+    assert found.layers[0].verdicts["mxfp8"].misaligned == ("inputs 48", "outputs 10")
+    assert (found.recipes["fp8"].safe, found.recipes["fp8"].usable) == (2, 1)
     assert "Pad head or keep it out: a size is not a multiple of 16." in found.advice
 
 
@@ -74,7 +72,7 @@ def test_delayed_scaling_that_is_worse():
 
 
 def test_saving_of_large_products_by_hand():
-    saving = judged(sample()).recipe("fp8").devices[0]
+    saving = judged(sample()).recipes["fp8"].devices[0]
     # 6 · 8192³ operations: 3.334 ms at 989.4 TFLOP/s. In FP8 half of that at best; at worst two thirds, and casts of
     # 3 · 8192² elements · 6 bytes at 3.35 TB/s, 0.361 ms.
     now_ms = 6 * 8192**3 / 989.4e9
@@ -82,34 +80,34 @@ def test_saving_of_large_products_by_hand():
     assert saving.most == pytest.approx(0.5, abs=1e-3)
     assert saving.least == pytest.approx((now_ms / 3 - 3 * 8192**2 * 6 / 3.35e9) / now_ms, abs=1e-3)
     assert saving.step_most is None
-    fp4 = judged(sample()).recipe("nvfp4").devices
+    fp4 = judged(sample()).recipes["nvfp4"].devices
     assert [each.device for each in fp4] == ["B200"]
     assert fp4[0].most == pytest.approx(0.75, abs=1e-3)
 
 
 def test_small_products_are_bound_by_memory():
-    saving = judged(sample(size=64)).recipe("fp8").devices[0]
+    saving = judged(sample(size=64)).recipes["fp8"].devices[0]
     # Six bytes per element now, four in FP8, and six more for the casts.
     assert (saving.most, saving.least) == (pytest.approx(1 / 3), pytest.approx(-2 / 3))
     assert "If the casts to FP8 are not fused with other kernels, it saves nothing." in judged(sample(size=64)).advice
 
 
 def test_unsafe_layers_save_nothing():
-    both = judged(sample(), sample("other", db=5.0)).recipe("fp8").devices[0]
+    both = judged(sample(), sample("other", db=5.0)).recipes["fp8"].devices[0]
     assert both.most == pytest.approx(0.25, abs=1e-3)
-    assert judged(sample(db=5.0)).recipe("fp8").devices[0].most == 0
+    assert judged(sample(db=5.0)).recipes["fp8"].devices[0].most == 0
 
 
 def test_the_step_saves_the_share_of_its_products():
     measured = ProductTime("H200 SXM5", "bf16", 0.6)
     found = judged(sample(), measured=measured)
-    saving = found.recipe("fp8").devices[0]
+    saving = found.recipes["fp8"].devices[0]
     assert saving.device == "H200 SXM5"
     assert (saving.step_least, saving.step_most) == (0.6 * saving.least, 0.6 * saving.most)
     assert any(line.startswith("On the H200 SXM5, it would save 15 to 30 % of the step") for line in found.advice)
     # A recording in FP32 says nothing about the time in BF16.
     other = judged(sample(), measured=replace(measured, arithmetic="fp32"), precision="32-true")
-    assert other.recipe("fp8").devices[0].step_most is None
+    assert other.recipes["fp8"].devices[0].step_most is None
 
 
 def kernel(name: str, total_ns: int, arithmetic: str, launcher: str = "aten::mm") -> KernelRow:

@@ -17,7 +17,7 @@ from lightning_perf.run_files.numerics.samples import (
     Arithmetic,
     GradientSample,
     LayerGradients,
-    OverflowOrigin,
+    NonFinite,
     ScaleEvent,
 )
 
@@ -49,19 +49,19 @@ def test_follows_the_scaler_of_torch(overflows, interval, growth, backoff, scale
 
 EVENTS = (
     ScaleEvent("start", 10, 65536.0, 0, 0),
-    ScaleEvent("overflow", 12, 32768.0, 3, 300, wasted_ns=100, scheduler_steps=1, steps_since_change=2),
-    ScaleEvent("overflow", 13, 16384.0, 4, 450, wasted_ns=150, origin=OverflowOrigin("fc", "its output", "inf")),
-    ScaleEvent("growth", 15, 32768.0, 6, 700, steps_since_change=2),
-    ScaleEvent("end", 19, 32768.0, 10, 1000, steps_since_change=4),
+    ScaleEvent("overflow", 12, 32768.0, 3, 300, wasted_ns=100, scheduler_steps=1),
+    ScaleEvent(
+        "overflow", 13, 16384.0, 4, 450, wasted_ns=150, origin=NonFinite("aten::mm", "fc", "", False, "inf", "float16")
+    ),
+    ScaleEvent("growth", 15, 32768.0, 6, 700),
+    ScaleEvent("end", 19, 32768.0, 10, 1000),
 )
 
 
 def test_history_of_a_run():
     history = summarize_loss_scale(EVENTS)
-    assert (history.initial_scale, history.final_scale) == (65536.0, 32768.0)
-    assert (history.lowest_scale, history.highest_scale) == (16384.0, 65536.0)
-    assert (history.attempts, history.skipped_steps, history.growths) == (10, 2, 1)
-    assert (history.scheduler_steps_on_skips, history.steps_since_change) == (1, 4)
+    assert history.scales == (65536.0, 32768.0, 16384.0, 32768.0, 32768.0)
+    assert (history.attempts, history.skipped_steps, history.scheduler_steps_on_skips) == (10, 2, 1)
     assert (history.wasted_ns, history.goodput) == (250, 0.75)
     assert history.finished
     assert msgspec.json.decode(msgspec.json.encode(history), type=LossScaleHistory) == history
@@ -73,7 +73,7 @@ def test_killed_run_has_the_history_up_to_its_last_event(tmp_path):
     events = SCALE_EVENTS.read(path)
     assert events == EVENTS[:3]
     history = summarize_loss_scale(events)
-    assert (history.finished, history.attempts, history.final_scale) == (False, 4, 16384.0)
+    assert (history.finished, history.attempts, history.scales[-1]) == (False, 4, 16384.0)
 
 
 def test_no_events_are_no_history():

@@ -6,7 +6,8 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,14 +63,6 @@ def test_a_compilation_has_its_function_and_time() -> None:
     assert only.compile_id.endswith("/0")
 
 
-def test_a_shape_that_changes() -> None:
-    first, second = compiled(double, (batch(4),), (batch(6),), (batch(7),))
-    assert first.recompile_reasons == ()
-    guard = failed_guard(second.recompile_reasons)
-    assert (guard.cause, guard.name, guard.dimension) == ("shape", "x", 0)
-    assert "expected 4, actual 6" in guard.text
-
-
 def test_an_item_breaks_the_graph() -> None:
     def threshold(x: torch.Tensor) -> torch.Tensor:
         y = x + 1
@@ -88,45 +81,61 @@ def test_an_item_breaks_the_graph() -> None:
     assert rest.breaks == ()
 
 
-@pytest.mark.parametrize(
-    ("cause", "values"), [("value", ({"scale": 2}, {"scale": 3})), ("object", (nn.ReLU(), nn.Sigmoid()))]
-)
-def test_a_guard_that_changes(cause: str, values: tuple[Any, Any]) -> None:
-    def use(value: Any, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = x * value["scale"] if isinstance(value, dict) else value(x)
-        return result
+class Scaled(nn.Module):
+    scale = 1
 
-    _, second = compiled(use, *((value, batch(4)) for value in values))
-    assert failed_guard(second.recompile_reasons).cause == cause
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
 
 
-def test_an_attribute_that_changes() -> None:
-    class Scaled(nn.Module):
-        scale = 1
+def call_with(value: Any, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = x * value["scale"] if isinstance(value, dict) else value(x)
+    return result
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * self.scale
 
+def rescaled() -> Iterator[Callable[[], None]]:
     module = Scaled()
-    compiler = TorchCompiler(time.time_ns())
     fast = torch.compile(module, backend="eager")
-    for module.scale in (1, 2):
-        fast(batch(4))
-    _, second = compiler.new_compilations()
-    guard = failed_guard(second.recompile_reasons)
-    assert guard.cause == "value"
-    assert "scale" in guard.text
-    assert guard.code == "return x * self.scale"
+    for scale in (1, 2):
+        module.scale = scale
+        yield lambda: fast(batch(4))
 
 
-def test_a_version_without_gradients_is_a_mode() -> None:
-    compiler = TorchCompiler(time.time_ns())
+def in_another_mode() -> Iterator[Callable[[], None]]:
     fast = torch.compile(double, backend="eager")
-    fast(batch(4))
+    yield lambda: fast(batch(4))
     with torch.no_grad():
-        fast(batch(4))
-    _, second = compiler.new_compilations()
-    assert failed_guard(second.recompile_reasons).cause == "mode"
+        yield lambda: fast(batch(4))
+
+
+def calls(function: Any, *arguments: tuple[Any, ...]) -> Iterator[Callable[[], None]]:
+    fast = torch.compile(function, backend="eager")
+    for each in arguments:
+        yield partial(fast, *each)
+
+
+CAUSES: dict[str, tuple[Callable[[], Iterator[Callable[[], Any]]], str, str]] = {
+    "shape": (lambda: calls(double, (batch(4),), (batch(6),), (batch(7),)), "shape", "expected 4, actual 6"),
+    "value": (lambda: calls(call_with, ({"scale": 2}, batch(4)), ({"scale": 3}, batch(4))), "value", "scale"),
+    "object": (lambda: calls(call_with, (nn.ReLU(), batch(4)), (nn.Sigmoid(), batch(4))), "object", ""),
+    "attribute": (rescaled, "value", "scale"),
+    "mode": (in_another_mode, "mode", ""),
+}
+
+
+@pytest.mark.parametrize("change", CAUSES)
+def test_the_guard_that_failed_is_named(change: str) -> None:
+    make, cause, text = CAUSES[change]
+    compiler = TorchCompiler(time.time_ns())
+    for call in make():
+        call()
+    first, second = compiler.new_compilations()
+    assert first.recompile_reasons == ()
+    guard = failed_guard(second.recompile_reasons)
+    assert guard.cause == cause
+    assert text in guard.text
+    assert (change != "shape") or (guard.name, guard.dimension) == ("x", 0)
+    assert (change != "attribute") or guard.code == "return x * self.scale"
 
 
 def test_all_versions_are_asked_for_their_reason() -> None:

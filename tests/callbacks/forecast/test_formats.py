@@ -183,7 +183,7 @@ def test_counts_and_ratios_against_a_second_implementation() -> None:
     half = (gradient * 1024).half()
     assert tensors["gradient"].formats["fp16"].flushed == int(((half == 0) & (gradient != 0)).sum())
     assert tensors["activation"].formats["e4m3"].flushed > 2000  # all but the outlier
-    for recipe in ("fp8", "fp8-delayed", "e4m3", "e5m2"):
+    for recipe in ("fp8", "fp8-delayed", "e5m2"):
         operand, incoming = RECIPES[recipe]
         x, w, g = rounded["activation"][operand], rounded["weight"][operand], rounded["gradient"][incoming]
         for product, exact, approximate in (

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks.forecast.fp8_watch import fp8_layers
+from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.numerics.samples import FP8
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer
 from tests.support.markdown import ROOT
@@ -97,60 +99,58 @@ def test_torchao_by_its_own_casts(tmp_path):
     assert found.summary == "2 of 2 FP8 layers saturate, or flush more than 10 % of a tensor's values."
 
 
-def te_layer(scale: list[float], history: list[list[float]]) -> Any:
-    """A stand-in for a linear layer of Transformer Engine with delayed scaling."""
+def te_layer(meta: dict[str, Any]) -> Any:
+    """A stand-in for a linear layer of Transformer Engine."""
 
     class Linear(nn.Linear):
         pass
 
     Linear.__module__ = "transformer_engine.pytorch.module.linear"
     layer = Linear(4, 4)
-    forward = types.SimpleNamespace(scale=torch.tensor(scale), amax_history=torch.tensor(history))
-    backward = types.SimpleNamespace(
-        scale=torch.tensor([1e4, 1.0]), amax_history=torch.tensor([[2.0, 0.0], [6.0, 0.0]])
-    )
-    layer.fp8_meta = {"scaling_fwd": forward, "scaling_bwd": backward, "recipe": types.SimpleNamespace()}  # type: ignore[assignment]
+    layer.fp8_meta = meta  # type: ignore[assignment]
     return layer
+
+
+def scaling(scale: list[float], *history: list[float]) -> types.SimpleNamespace:
+    return types.SimpleNamespace(scale=torch.tensor(scale), amax_history=torch.tensor(history))
+
+
+DELAYED = {
+    "scaling_fwd": scaling([100.0, 50.0, 1.0], [3.0, 8.0, 0.0], [4.0, 2.0, 0.0]),
+    "scaling_bwd": scaling([1e4, 1.0], [2.0, 0.0], [6.0, 0.0]),
+    "recipe": types.SimpleNamespace(),
+}
+
+
+def train(folder: Path, name: str, *layers: Any) -> PerfReport:
+    module = make_module(name)
+    module.layer[0] = nn.Sequential(nn.Linear(4, 4), *layers, nn.Linear(4, 8))
+    assert list(fp8_layers(module)) == ["layer.0.1"][: len(layers)]
+    make_trainer(folder, PerfCallback(report="none", dirpath=folder / "perf"), name).fit(module, loader(3))
+    return analyze(folder / "perf")
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_transformer_engine_by_its_documented_attributes(tmp_path, name):
-    module = make_module(name)
-    module.layer[0] = nn.Sequential(nn.Linear(4, 4), te_layer([100.0, 50.0, 1.0], [[3.0, 8.0, 0.0], [4.0, 2.0, 0.0]]))
-    module.layer[0].append(nn.Linear(4, 8))
-    assert list(fp8_layers(module)) == ["layer.0.1"]
-    make_trainer(tmp_path, PerfCallback(report="none", dirpath=tmp_path / "perf"), name).fit(module, loader(3))
+    report = train(tmp_path, name, te_layer(DELAYED))
     (sample,) = FP8.read(FP8.path(tmp_path / "perf", 0))
     assert (sample.layer, sample.library) == ("layer.0.1", "transformer-engine")
     activation, weight, gradient = (sample.tensors[each] for each in ("activation", "weight", "gradient"))
     assert (activation.format, activation.largest, activation.scale) == ("e4m3", 4.0, 100.0)
-    assert (weight.largest, weight.history_largest, weight.values) == (8.0, 8.0, None)
+    assert (weight.largest, weight.values) == (8.0, None)
     assert (gradient.format, gradient.largest, gradient.scale) == ("e5m2", 6.0, 1e4)
-    found = analyze(tmp_path / "perf").fp8
-    by_tensor = {row.tensor: row for row in found.rows}
+    by_tensor = {row.tensor: row for row in report.fp8.rows}
     # 4 · 100 and 8 · 50 fit into 448, but 6 · 10,000 exceeds 57,344.
     assert [by_tensor[each].saturated_steps for each in ("activation", "weight", "gradient")] == [0, 0, 1]
     assert by_tensor["gradient"].flushed is None
-
-
-@pytest.mark.parametrize("has_layer", [True, False])
-def test_without_a_history_there_is_no_file(tmp_path, has_layer):
-    module = make_module()
-    if has_layer:
-        layer = te_layer([1.0], [[1.0]])
-        layer.fp8_meta = {"recipe": None}
-        module.layer[0] = nn.Sequential(layer, nn.Linear(4, 8))
-    make_trainer(tmp_path, PerfCallback(report="none", dirpath=tmp_path / "perf")).fit(module, loader(3))
-    assert not FP8.path(tmp_path / "perf", 0).exists()
-    assert analyze(tmp_path / "perf").fp8 is None
-
-
-def test_the_console_shows_the_layers(tmp_path):
-    module = make_module()
-    module.layer[0] = nn.Sequential(te_layer([900.0, 50.0, 1.0], [[3.0, 8.0, 0.0], [4.0, 2.0, 0.0]]), nn.Linear(4, 8))
-    make_trainer(tmp_path, PerfCallback(report="none", dirpath=tmp_path / "perf")).fit(module, loader(3))
     stream = io.StringIO()
-    analyze(tmp_path / "perf").print(file=stream, width=100)
+    report.print(file=stream, width=100)
     text = " ".join(stream.getvalue().split())
     assert "FP8 layers 1 of 1 FP8 layers saturate" in text
-    assert "layer.0.0 activation e4m3 4 900 – – 1 of 1" in text
+    assert "layer.0.1 gradient e5m2 6 1e+04 – – 1 of 1" in text
+
+
+@pytest.mark.parametrize("layers", [(), (te_layer({"recipe": None}),)], ids=["no layer", "no history"])
+def test_without_a_history_there_is_no_file(tmp_path, layers):
+    assert train(tmp_path, PACKAGES[0], *layers).fp8 is None
+    assert not FP8.path(tmp_path / "perf", 0).exists()

@@ -27,7 +27,7 @@ def test_linear(shape: tuple[int, ...]) -> None:
     layer = nn.Linear(20, 12, bias=False)
     inputs = torch.randn(shape, requires_grad=True)
     sampler, products, output = sample(layer, inputs)
-    assert sampler.shape == ("linear", 24, 20, 12, {"rows": 24, "inputs": 20, "outputs": 12})
+    assert sampler.shape == (24, 20, 12, {"rows": 24, "inputs": 20, "outputs": 12})
     assert inputs.grad is not None
     assert layer.weight.grad is not None
     assert torch.allclose(products["forward"], output.reshape(24, 12), atol=1e-5)

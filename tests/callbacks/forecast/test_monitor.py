@@ -41,21 +41,14 @@ def forecast_of(tmp_path: Path) -> Forecast:
     return found
 
 
-def assert_same(one: Any, other: Any) -> None:
-    assert all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
-
-
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("name", PACKAGES)
-def test_a_fit_leaves_samples_and_is_the_same_bit_for_bit(tmp_path, name, precision):
-    ours, plain = make_module(name), make_module(name)
-    train(tmp_path, ours, perf(tmp_path / "perf", forecast=1.0), name=name, precision=precision)
-    train(tmp_path, plain, None, name=name, precision=precision)
-    assert_same(ours, plain)
+def test_a_fit_leaves_samples(tmp_path, precision):
+    ours = make_module()
+    train(tmp_path, ours, perf(tmp_path / "perf", forecast=1.0), precision=precision)
     found = samples(tmp_path)
     assert {sample.layer for sample in found} == {"layer.0", "layer.2"}
     first = found[0]
-    assert (first.kind, first.rows, first.inputs, first.outputs) == ("linear", 2, 4, 8)
+    assert (first.rows, first.inputs, first.outputs) == (2, 4, 8)
     assert set(first.tensors) == {"weight", "activation", "gradient"}
     assert set(first.tensors["weight"].formats) == set(FORMATS)
     assert set(first.products) == {"forward", "input gradient", "weight gradient"}
@@ -85,12 +78,11 @@ def test_outliers_make_a_layer_unsafe(tmp_path):
 
     train(tmp_path, Spiky(), perf(tmp_path / "perf", forecast=1.0))
     forecast = forecast_of(tmp_path)
-    assert forecast.recipe("fp8").keep_out == ("spiky",)
-    assert forecast.recipe("bf16").keep_out == ()
+    assert forecast.recipes["fp8"].keep_out == ("spiky",)
+    assert forecast.recipes["bf16"].keep_out == ()
     assert "Keep out spiky" in " ".join(forecast.advice)
-    tensors = {tensor.tensor: tensor for layer in forecast.layers if layer.name == "spiky" for tensor in layer.tensors}
-    e4m3 = next(row for row in tensors["activation"].formats if row.format == "e4m3")
-    assert e4m3.flushed > 0.9
+    (spiky,) = (layer for layer in forecast.layers if layer.name == "spiky")
+    assert spiky.tensors["activation"]["e4m3"].flushed > 0.9
 
 
 def test_frozen_unused_checkpointed_and_shared_layers(tmp_path):
@@ -151,7 +143,7 @@ def test_an_error_in_a_hook_is_one_warning(tmp_path, monkeypatch):
     train(tmp_path, plain, perf(tmp_path / "without"))
     assert analyze(tmp_path / "without").forecast is None
     assert not FORECAST.path(tmp_path / "without", 0).exists()
-    assert_same(ours, plain)
+    assert all(map(torch.equal, ours.parameters(), plain.parameters()))
 
 
 def test_a_failing_fit_keeps_its_samples(tmp_path):

@@ -82,10 +82,10 @@ def test_the_operator_and_the_cure_are_found(tmp_path, diagnosed):
     _, module, callback = diagnosed
     found = callback.bad_run
     assert math.isnan(module.losses[3])
-    assert (found.step, found.symptom, found.layer) == (3, "loss", "blocks.1")
-    assert (found.operator, found.value, found.dtype) == ("aten::mul", "inf", "float16")
-    assert found.line.rpartition(":")[0].endswith("test_bad_run.py")
-    assert found.largest_input**2 > 65504 > found.largest_input
+    assert (found.step, found.symptom, found.origin.layer) == (3, "loss", "blocks.1")
+    assert (found.origin.operator, found.origin.value, found.origin.dtype) == ("aten::mul", "inf", "float16")
+    assert found.origin.line.rpartition(":")[0].endswith("test_bad_run.py")
+    assert found.origin.largest_input**2 > 65504 > found.origin.largest_input
     assert found.loss is None
     assert found.fp32_finite is True
     assert found.keep_fp32 == ("blocks.1.inner",)  # its FP32 output lets the square compute in FP32
@@ -124,18 +124,6 @@ def test_the_diagnosis_changes_no_training(tmp_path, diagnosed):
     assert str(plain.losses) == str(watched.losses)
 
 
-def test_where_fp32_fails_too_the_precision_is_not_blamed(tmp_path):
-    class Broken(Net):
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            loss: torch.Tensor = super().training_step(batch, 0)
-            return loss * (float("nan") if batch_idx == 2 else 1.0)
-
-    found = train(tmp_path, Broken()).bad_run
-    assert (found.step, found.fp32_finite, found.keep_fp32) == (2, False, ())
-    assert "the precision is not the cause" in " ".join(found.evidence)
-    assert (found.operator, found.line.rpartition(":")[0].endswith("test_bad_run.py")) == ("aten::mul", True)
-
-
 def masked(z: torch.Tensor) -> torch.Tensor:
     return z.masked_fill(torch.ones_like(z, dtype=torch.bool), float("-inf")).softmax(-1)
 
@@ -150,6 +138,7 @@ FP32_FAILS: dict[str, tuple[Any, str, str]] = {
     "zero by zero": (lambda z: (z - z) / (z - z), "div", "divisor"),
     "infinity by infinity": (lambda z: (z + 999).double().exp() / (z + 999).double().exp(), "exp", "maximum"),
     "mean of nothing": (lambda z: z[z > 1e9].mean(), "mean", "empty"),
+    "times NaN": (lambda z: z * float("nan"), "mul", "FP32 does not help"),
 }
 
 
@@ -166,11 +155,11 @@ def test_the_operator_is_named_where_fp32_fails_too(tmp_path, kind, precision):
 
     settings = {"init_scale": 2.0} if precision == "16-mixed" else {}
     found = train(tmp_path, Failing(), precision, diagnose="gradients", **settings).bad_run
-    assert (found.step, found.fp32_finite) == (2, False)
-    assert re.search(operator, found.operator), found.operator
-    assert found.line.rpartition(":")[0].endswith("test_bad_run.py")
+    assert (found.step, found.fp32_finite, found.keep_fp32) == (2, False, ())
+    assert re.search(operator, found.origin.operator), found.origin.operator
+    assert found.origin.line.rpartition(":")[0].endswith("test_bad_run.py")
     assert cure in found.action
-    assert "in FP32 first" not in found.action
+    assert "the precision is not the cause" in " ".join(found.evidence)
 
 
 def test_the_first_skipped_step_is_named_although_the_scale_falls_for_a_while(tmp_path):
@@ -183,7 +172,7 @@ def test_the_first_skipped_step_is_named_although_the_scale_falls_for_a_while(tm
     callback = PrecisionCallback("16-mixed", dirpath=tmp_path / "perf", init_scale=4.0)
     make_trainer(tmp_path, callback, max_epochs=2).fit(Rooted(), batches())
     found = callback.bad_run
-    assert (found.step, found.operator, found.symptom) == (2, "SqrtBackward0", "gradients")
+    assert (found.step, found.origin.operator, found.symptom) == (2, "SqrtBackward0", "gradients")
 
 
 PLACES: dict[str, tuple[Any, Any]] = {
@@ -223,7 +212,7 @@ def test_infinities_that_the_model_masks_are_not_blamed(tmp_path):
             return loss + (x - x).sum().requires_grad_().log() if batch_idx == 2 else loss
 
     found = train(tmp_path, Masking()).bad_run
-    assert (found.batch, found.operator) == ((), "aten::log")
+    assert (found.batch, found.origin.operator) == ((), "aten::log")
 
 
 def test_the_first_bad_weight_is_named(tmp_path):
@@ -234,7 +223,7 @@ def test_the_first_bad_weight_is_named(tmp_path):
                     self.head.bias[0] = float("nan")
 
     found = train(tmp_path, Broken()).bad_run
-    assert not found.weights_finite
+    assert found.bad_weight == "head.bias"
     assert "head.bias is the first" in found.evidence[0]
 
 
@@ -247,7 +236,7 @@ def test_an_operator_outside_of_layers_has_no_cure_by_layers(tmp_path):
             return loss + (scaled - scaled).float().sum() * 0.0 if batch_idx == 2 else loss
 
     found = train(tmp_path, Outside()).bad_run
-    assert (found.layer, found.fp32_finite, found.keep_fp32) == ("", False, ())
+    assert (found.origin.layer, found.fp32_finite, found.keep_fp32) == ("", False, ())
 
 
 def test_nan_gradients_under_bf16_are_found_before_the_step(tmp_path):
@@ -267,11 +256,11 @@ def test_nan_gradients_under_bf16_are_found_before_the_step(tmp_path):
             return nn.functional.cross_entropy(self.head(hidden), batch[1])
 
     found = train(tmp_path / "gradients", Rooted(), "bf16-mixed", diagnose="gradients").bad_run
-    assert (found.step, found.symptom, found.backward) == (2, "gradients", True)
-    assert found.layer == "root"
+    assert (found.step, found.symptom, found.origin.backward) == (2, "gradients", True)
+    assert found.origin.layer == "root"
     assert found.keep_fp32 == ("root",)
     late = train(tmp_path / "loss", Rooted(), "bf16-mixed").bad_run
-    assert not late.weights_finite
+    assert late.bad_weight
     assert "diagnose='gradients'" in late.action
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
-from lightning_perf.callbacks.numerics import guard
 from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
-from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
+from tests.callbacks.precision_training import MODES, Recipe, fit, make_net
 
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
@@ -26,14 +23,6 @@ SETTINGS: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "compiled": (Recipe(compiled=True), {}),
     "fused": (Recipe(fused=True), {}),
 }
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_replaying_and_sampling_outputs_changes_nothing(tmp_path, monkeypatch, setting):
-    monkeypatch.setattr(guard, "DRIFT_VALUES", 16)
-    recipe, options = SETTINGS[setting]
-    ours = fit(tmp_path, guarded("16-mixed"), make_net(recipe), **options)
-    assert same(ours, fit(tmp_path, None, make_net(recipe), **stock_options("16-mixed"), **options))
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -61,52 +50,14 @@ def test_sound_mixed_precision_is_within_seed_noise(tmp_path, mode):
 
 
 def test_harm_is_beyond_seed_noise(tmp_path):
-    module = make_net()
     # A scale at which every gradient underflows: the mixed run learns nothing.
     callback = PrecisionCallback("16-mixed", guard_steps=6, init_scale=2.0**-40)
-    fit(tmp_path, callback, module)
-    assert callback.numerics.beyond_seed_noise
-    assert callback.numerics.drift > 0
-
-
-@pytest.mark.parametrize(("width", "most_values", "tolerance"), [(16, guard.DRIFT_VALUES, 1e-6), (4096, 4096, 0.05)])
-def test_drift_of_each_layer_against_a_second_computation(tmp_path, monkeypatch, width, most_values, tolerance):
-    monkeypatch.setattr(guard, "DRIFT_VALUES", most_values)
-    module = make_net()
-    module.body = nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 16))
-    first = next(iter(batches()))[0]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = module.body[0](first).float()
-    exact = module.body[0](first)
-    expected = float(((mixed - exact).norm() / exact.norm()).detach())
-    callback = guarded("bf16-mixed")
-    fit(tmp_path, callback, module)
-    drift = {row.name: row.relative_error for row in callback.numerics.layers}
-    assert list(drift) == ["body.0", "body.1", "body.2", "fc"]
-    assert drift["body.0"] == pytest.approx(expected, rel=tolerance)
-    assert all(0 < error < 0.05 for error in drift.values())
-
-
-def test_kept_layers_drift_no_further(tmp_path):
-    callback = PrecisionCallback("bf16-mixed", guard_steps=2, keep_fp32=["body.0"])
     fit(tmp_path, callback, make_net())
-    assert callback.numerics.layers[0].relative_error == 0.0
+    assert callback.numerics.beyond_seed_noise
+    assert callback.numerics.mixed_end > callback.numerics.fp32_end
 
 
 def test_fit_that_ends_before_has_no_comparison(tmp_path):
     callback = guarded("bf16-mixed", steps=9)
     fit(tmp_path, callback, make_net())
     assert callback.numerics is None
-
-
-def test_the_values_of_two_passes_stand_at_the_same_places_in_any_layout() -> None:
-    output = torch.arange(2 * 8 * 64 * 128, dtype=torch.float32).reshape(2, 8, 64, 128)
-    assert output.numel() > guard.DRIFT_VALUES
-    before = torch.get_rng_state()
-    first = guard._sampled(output)
-    second = guard._sampled(output.to(memory_format=torch.channels_last).double())
-    assert torch.equal(first, second)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert (first.numel(), first.dtype) == (guard.DRIFT_VALUES, torch.float32)
-    # Spread over all of it: every channel of every sample comes up.
-    assert len({int(value) // (64 * 128) for value in first.tolist()}) == 16

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_perf import PrecisionCallback
 from lightning_perf.callbacks.host_copy import GROUP, ScalarCopies
 from lightning_perf.callbacks.numerics.bad_run import LossWatch
+from lightning_perf.callbacks.numerics.loss_scale import Unscaled
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from tests.callbacks.precision_training import Recipe, fit, make_net
 
@@ -42,7 +43,7 @@ class Operators(TorchDispatchMode):
 
 
 def test_a_step_on_a_device_costs_one_copy_and_no_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = LossWatch(replay("cuda"), "loss", lambda: 1.0)
+    watch = LossWatch(replay("cuda"), "loss", Unscaled())
     monkeypatch.setattr(torch, "get_rng_state", lambda: pytest.fail("the random state was read"))
     with Operators() as seen:
         for number in range(3):
@@ -56,7 +57,7 @@ def test_a_step_on_a_device_costs_one_copy_and_no_random_state(monkeypatch: pyte
 
 def test_after_a_bad_loss_the_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _: torch.get_rng_state())
-    watch = LossWatch(replay("cuda"), "loss", lambda: 1.0)
+    watch = LossWatch(replay("cuda"), "loss", Unscaled())
     diagnosed: list[int] = []
     number = 0
     monkeypatch.setattr(watch, "_diagnose", lambda _: diagnosed.append(number))

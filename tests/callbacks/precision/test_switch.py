@@ -12,9 +12,8 @@ from lightning_perf.callbacks.precision.switch import (
     PrecisionError,
     PrecisionSwitch,
     check_device,
-    check_optimizers,
+    check_fit,
     check_strategy,
-    check_weights,
     plugin_module,
     weight_cache_is_safe,
 )
@@ -103,16 +102,17 @@ def test_undoing_leaves_a_plugin_alone_that_someone_else_put_there(tmp_path):
 
 def test_checks_ask_only_what_the_precision_needs():
     module = make_net()
-    check_weights(module, "16-mixed")
-    module.fc.half()
-    module.fc.requires_grad_(False)
-    check_weights(module, "16-mixed")
-    module.fc.requires_grad_(True)
-    check_weights(module, "32-true")
-    trainer = SimpleNamespace(optimizers=[torch.optim.LBFGS(module.body.parameters())], gradient_clip_val=None)
-    check_optimizers(trainer, "bf16-mixed")
+    optimizers = [torch.optim.LBFGS(module.body.parameters())]
+    trainer = SimpleNamespace(optimizers=optimizers, gradient_clip_val=None, precision_plugin=None)
+    module.fc.half().requires_grad_(False)
+    check_fit(trainer, module, "bf16-mixed", requested=True)
+    check_fit(trainer, module, "16-mixed", requested=False)
     with pytest.raises(PrecisionError, match="LBFGS"):
-        check_optimizers(trainer, "16-mixed")
+        check_fit(trainer, module, "16-mixed", requested=True)
+    module.fc.requires_grad_(True)
+    check_fit(trainer, module, "32-true", requested=True)
+    with pytest.raises(PrecisionError, match=r"fc.weight is torch.float16.*Leave out .half"):
+        check_fit(trainer, module, "bf16-mixed", requested=True)
 
 
 def test_error_crosses_processes_whole():

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.callbacks.precision.tf32 import Fp32Flags, Tf32Override, read_fp32_arithmetic
+from lightning_perf.callbacks.precision.tf32 import Fp32Flags, read_fp32_arithmetic, set_tf32
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import fit, make_net
 
@@ -22,14 +22,13 @@ def flags() -> tuple[object, ...]:
 @pytest.mark.parametrize(("setting", "on"), [("on", True), ("off", False)])
 def test_sets_both_and_sets_them_back(setting, on):
     before = flags()
-    override = Tf32Override(setting)
+    earlier = set_tf32(setting)
     fp32 = read_fp32_arithmetic(CPU)
     assert (fp32.tf32_matmul, fp32.tf32_convolution) == (on, on)
     # Lightning and torch read the older flags, and these raise if only the newer ones are set.
     assert torch.get_float32_matmul_precision() == ("high" if on else "highest")
     assert torch.backends.cudnn.allow_tf32 is on
-    override.undo()
-    override.undo()
+    earlier.write()
     assert flags() == before
 
 
@@ -39,7 +38,7 @@ def test_flags_that_only_the_newer_interface_can_read_come_back():
     try:
         with pytest.raises(RuntimeError, match="mix of the legacy and new"):
             torch.get_float32_matmul_precision()
-        Tf32Override("off").undo()
+        set_tf32("off").write()
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
         assert read_fp32_arithmetic(CPU).tf32_matmul
     finally:
@@ -50,12 +49,12 @@ def test_off_also_holds_where_all_of_torch_was_set_to_tf32():
     before = Fp32Flags.read()
     torch.backends.fp32_precision = "tf32"
     try:
-        override = Tf32Override("off")
+        earlier = set_tf32("off")
         cudnn: Any = torch.backends.cudnn
         found = torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
         assert found == ("ieee", "ieee", "ieee")
         assert cudnn.allow_tf32 is False
-        override.undo()
+        earlier.write()
     finally:
         torch.backends.fp32_precision = "none"
         before.write()

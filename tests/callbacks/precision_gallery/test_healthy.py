@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,7 +14,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_perf.callbacks.mistakes.watch import MistakeWatch
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from recipes.signlang.training.model import build_model
 from tests.callbacks.precision_training import stock_options
@@ -219,27 +217,6 @@ def torchvision_net() -> Any:
     return Classifier(models.mobilenet_v3_small(num_classes=10))
 
 
-def transformers_net() -> Any:
-    """A model of Hugging Face's transformers, with its own loss."""
-    transformers = pytest.importorskip("transformers")
-    settings = transformers.BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
-    )
-
-    class Wrapped(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = transformers.BertForMaskedLM(settings)
-
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            return self.model(input_ids=batch[0], attention_mask=(batch[0] > 3).long(), labels=batch[0]).loss
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.AdamW(self.parameters(), 1e-3)
-
-    return Wrapped()
-
-
 def flat_net(**options: Any) -> Any:
     net: Any = nn.Sequential(
         nn.Flatten(), nn.Linear(192, 32), nn.BatchNorm1d(32), nn.ReLU(inplace=True), nn.Linear(32, 10)
@@ -284,7 +261,6 @@ HEALTHY = (
     Healthy("recipe-resnet", lambda: Recipe("resnet18"), lambda: pictures(64, 1, count=8), precision="bf16-mixed"),
     Healthy("timm-vit", timm_net, pictures),
     Healthy("torchvision-mobilenet", torchvision_net, pictures, precision="bf16-mixed"),
-    Healthy("transformers-bert", transformers_net, tokens),
     Healthy("transformer", LanguageModel, tokens),
     Healthy("transformer-bf16", LanguageModel, tokens, precision="bf16-mixed"),
     Healthy("lstm", Recurrent, tokens, keep_fp32=("rnn",)),
@@ -304,47 +280,24 @@ HEALTHY = (
 )
 
 
-def train(tmp_path: Path, healthy: Healthy) -> tuple[PrecisionCallback, list[torch.Tensor]]:
+@pytest.mark.parametrize("healthy", HEALTHY, ids=[one.name for one in HEALTHY])
+def test_a_healthy_training_has_no_mistakes(tmp_path, healthy):
     torch.manual_seed(0)
     module = healthy.make()
     callback = PrecisionCallback(healthy.precision, keep_fp32=healthy.keep_fp32, dirpath=tmp_path / "perf")
     options = {"max_epochs": 2, **copy.deepcopy(healthy.options)}
     make_trainer(tmp_path, callback, **options).fit(module, healthy.data())
-    return callback, [parameter.detach().clone() for parameter in module.parameters()]
-
-
-@pytest.mark.parametrize("healthy", HEALTHY, ids=[one.name for one in HEALTHY])
-def test_a_healthy_training_has_no_mistakes(tmp_path, healthy):
-    callback, _ = train(tmp_path, healthy)
     assert callback.mistakes == ()
 
 
-@pytest.mark.parametrize("healthy", HEALTHY[4:9], ids=[one.name for one in HEALTHY[4:9]])
-def test_the_checks_change_no_weight(tmp_path, healthy, monkeypatch):
-    _, watched = train(tmp_path / "with", healthy)
-    for name in ("on_batch_start", "on_before_backward", "on_before_optimizer_step", "on_batch_end"):
-        monkeypatch.setattr(MistakeWatch, name, lambda *_: None)
-    _, plain = train(tmp_path / "without", healthy)
-    assert all(torch.equal(one, other) for one, other in zip(watched, plain, strict=True))
-
-
-def test_the_checks_leave_nothing_behind(tmp_path):
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_checks_leave_nothing_behind(tmp_path, fails):
     before = (torch.amp.GradScaler.step, torch.nn.utils.clip_grad._group_tensors_by_device_and_dtype)
     module = flat_net()
-    make_trainer(tmp_path, PrecisionCallback("16-mixed"), max_epochs=2).fit(module, small())
+    if fails:
+        module.training_step = lambda batch, batch_idx: 1 / 0
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        make_trainer(tmp_path, PrecisionCallback("16-mixed"), max_epochs=2).fit(module, small())
     assert before == (torch.amp.GradScaler.step, torch.nn.utils.clip_grad._group_tensors_by_device_and_dtype)
     assert "log" not in vars(module)
-    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
-
-
-def test_the_checks_leave_nothing_behind_after_an_error(tmp_path):
-    before = torch.amp.GradScaler.step
-
-    class Failing(Classifier):
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            raise RuntimeError("out of luck")
-
-    with warnings.catch_warnings(), pytest.raises(RuntimeError, match="out of luck"):
-        make_trainer(tmp_path, PrecisionCallback("16-mixed")).fit(Failing(nn.Linear(2, 2)), small())
-    assert torch.amp.GradScaler.step is before
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None

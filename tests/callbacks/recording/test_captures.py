@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 from torch.utils.data import DataLoader
 
 from lightning_perf import CaptureOptions, PerfCallback, analyze
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import (
     AGREED_AHEAD_NS,
     LEAST_HISTORY,
@@ -26,12 +25,13 @@ from lightning_perf.callbacks.recording.captures import (
     FileRequests,
     SignalRequests,
     SlowStepDetector,
-    capture_config,
 )
+from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Action, Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState
-from lightning_perf.run_files.captures import CAPTURES, CaptureTrigger
-from tests.callbacks.training import Points, loader, make_module, make_trainer, step_marks
+from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
+from lightning_perf.run_files.steps import StepSample
+from tests.callbacks.training import Points, context, loader, make_module, make_trainer, step_marks
 
 MS = 1_000_000
 needs_signal = pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="this system has no SIGUSR2")
@@ -44,14 +44,7 @@ class Run:
         self.folder, self.now_ns, self.state = folder, 0, FitState(first_number=1000)
         self.plan = WindowPlan(schedule or Schedule(skip_first=100_000), folder)
         self.captures = Captures(
-            CaptureOptions(**options),
-            self.state,
-            plan=self.plan,
-            rank=0,
-            world_size=1,
-            folder=folder,
-            errors=ErrorReporter(),
-            now_ns=lambda: self.now_ns,
+            CaptureOptions(**options), context(folder, state=self.state), folder, self.plan, now_ns=lambda: self.now_ns
         )
 
     def step(self, time_ms: float, *, checkpoint: bool = False, interrupted: bool = False) -> None:
@@ -62,6 +55,7 @@ class Run:
         if interrupted:
             self.captures.on_training_pause()
             self.captures.on_training_resume()
+        self.captures.add(StepSample(self.state.number, round(time_ms * MS), 0, None, None, False))
         self.captures.on_step_end()
         self.state.step += 1
 
@@ -78,20 +72,10 @@ def test_slow_steps_start_a_capture_at_the_next_step(tmp_path: Path) -> None:
     run = Run(tmp_path, warmup=1, active=2)
     run.steps(40, 10)
     run.steps(3, 30)
-    assert run.folders() == ["slow-step-1043"]
-    assert [run.plan.action(step) for step in range(42, 47)] == [
-        Action.REST,
-        Action.WARM_UP,
-        Action.RECORD,
-        Action.RECORD,
-        Action.REST,
-    ]
-    (record,) = CAPTURES.read(tmp_path / "captures.rank0.jsonl")
-    assert (record.trigger, record.step) == (CaptureTrigger.SLOW_STEPS, 1042)
-    assert record.slowdown is not None
-    assert record.slowdown.usual_ns == 10 * MS
-    assert record.slowdown.limit_ns == 12.5 * MS
-    assert record.slowdown.step_ns == (30 * MS,) * 3
+    assert [run.plan.action(step).value for step in range(42, 47)] == ["rest", "warm up", "record", "record", "rest"]
+    slowdown = Slowdown(usual_ns=10 * MS, limit_ns=round(12.5 * MS), step_ns=(30 * MS,) * 3)
+    record = CaptureRecord("slow-step-1043", CaptureTrigger.SLOW_STEPS, 1042, slowdown)
+    assert CAPTURES.read(tmp_path / "captures.rank0.jsonl") == (record,)
 
 
 def test_a_step_with_a_checkpoint_or_after_a_pause_is_not_judged(tmp_path: Path) -> None:
@@ -289,19 +273,7 @@ def test_an_answer_of_an_earlier_fit_is_none_to_this(tmp_path: Path) -> None:
 
 
 @needs_signal
-def test_a_signal_is_heard_once_and_its_handler_restored() -> None:
-    before = signal.getsignal(signal.SIGUSR2)
-    requests = SignalRequests()
-    assert not requests.take()
-    os.kill(os.getpid(), signal.SIGUSR2)
-    assert requests.take()
-    assert not requests.take()
-    requests.remove()
-    assert signal.getsignal(signal.SIGUSR2) == before
-
-
-@needs_signal
-def test_the_users_own_handler_is_called_too_and_a_later_one_left_alone() -> None:
+def test_a_signal_is_heard_once_with_the_handler_of_the_user_and_a_later_one_is_left_alone() -> None:
     calls: list[int] = []
 
     def own(number: int, frame: Any) -> None:
@@ -309,31 +281,25 @@ def test_the_users_own_handler_is_called_too_and_a_later_one_left_alone() -> Non
 
     before = signal.signal(signal.SIGUSR2, own)
     try:
-        requests = SignalRequests()
-        os.kill(os.getpid(), signal.SIGUSR2)
-        assert calls == [signal.SIGUSR2]
-        assert requests.take()
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        requests.remove()
-        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
+        for later in (None, signal.SIG_IGN):
+            requests = SignalRequests()
+            assert not requests.take()
+            os.kill(os.getpid(), signal.SIGUSR2)
+            assert requests.take()
+            assert not requests.take()
+            if later is not None:
+                signal.signal(signal.SIGUSR2, later)
+            requests.remove()
+            assert signal.getsignal(signal.SIGUSR2) is (later or own)
+        assert calls == [signal.SIGUSR2] * 2
     finally:
         signal.signal(signal.SIGUSR2, before)
 
 
 @needs_signal
 def test_another_thread_cannot_have_a_signal() -> None:
-    failures: list[str] = []
-
-    def ask() -> None:
-        try:
-            SignalRequests()
-        except RuntimeError as error:
-            failures.append(str(error))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    assert failures == ["signals can be handled in the main thread only"]
+    with ThreadPoolExecutor() as pool, pytest.raises(RuntimeError, match="in the main thread only"):
+        pool.submit(SignalRequests).result()
 
 
 def brute_force(times: list[int], config: CaptureOptions) -> list[int]:
@@ -380,26 +346,19 @@ def test_it_agrees_with_a_second_implementation(seed: int) -> None:
         assert found
 
 
-def test_a_single_slow_step_is_no_slowness() -> None:
-    times = [100] * 30 + [500, 100, 500, 500, 100] * 20
-    assert detected(times, CaptureOptions()) == []
-    assert detected(times, CaptureOptions(sustained=2))
-
-
-def test_what_lasts_becomes_the_usual() -> None:
-    found = detected([100] * 60 + [200] * 300, CaptureOptions(history=40, sustained=3))
-    assert found
-    assert found[0] == 62
-    assert max(found) < 60 + 30
-
-
-def test_nothing_is_slow_before_there_is_a_history() -> None:
-    assert detected([100] * (LEAST_HISTORY - 1) + [900] * 3, CaptureOptions()) == []
-
-
-def test_a_quiet_run_has_a_margin() -> None:
-    assert detected([1000] * 50 + [1249] * 9, CaptureOptions()) == []
-    assert detected([1000] * 50 + [1251] * 9, CaptureOptions()) == [52, 55, 58]
+@pytest.mark.parametrize(
+    ("times", "options", "found"),
+    [
+        ([100] * 30 + [500, 100, 500, 500, 100] * 20, {}, []),  # single slow steps
+        ([100] * (LEAST_HISTORY - 1) + [900] * 3, {}, []),  # without a history
+        ([1000] * 50 + [1249] * 9, {}, []),  # a quiet run has a margin
+        ([1000] * 50 + [1251] * 9, {}, [52, 55, 58]),
+        # A change that lasts becomes the usual.
+        ([100] * 60 + [200] * 300, {"history": 40, "sustained": 3}, [62, 65, 68, 71, 74, 77, 80]),
+    ],
+)
+def test_what_is_slow(times: list[int], options: dict[str, Any], found: list[int]) -> None:
+    assert detected(times, CaptureOptions(**options)) == found
 
 
 @pytest.mark.parametrize(
@@ -421,7 +380,7 @@ def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception]
 
 
 def test_true_means_the_defaults() -> None:
-    assert capture_config(True) == CaptureOptions()
-    assert capture_config(False) is None
+    assert Recording(capture_slow_steps=True).captures == CaptureOptions()
+    assert Recording().captures is None
     with pytest.raises(TypeError, match="capture_slow_steps must be True, False or a CaptureOptions, not 3"):
         PerfCallback(capture_slow_steps=3)  # type: ignore[arg-type]

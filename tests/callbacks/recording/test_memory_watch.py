@@ -22,7 +22,7 @@ from lightning_perf.callbacks.recording.memory_watch import (
 )
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.fit.memory_growth import read_growth
-from tests.callbacks.training import loader, make_module, make_trainer
+from tests.callbacks.training import context, loader, make_module, make_trainer
 
 MIB = 2**20
 
@@ -34,7 +34,7 @@ def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, levels: list[int]) ->
     counted: list[int] = []
     monkeypatch.setattr(memory_watch, "count_tensors", lambda: counted.append(state.step) or ())
     level = lambda: next(remaining) * MIB  # noqa: E731
-    watch = MemoryWatch(state, device=torch.device("cpu"), folder=folder, rank=0, level=level)
+    watch = MemoryWatch(context(folder, state=state), level=level)
     for step in range(memory_watch.WARMUP_STEPS + len(levels)):
         state.step = step
         watch.on_step_end()
@@ -55,7 +55,7 @@ def test_samples_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_allocator_of_a_gpu_is_asked_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, asked = FitState(), [0]
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: asked.append(state.step) or MIB)
-    watch = MemoryWatch(state, device=torch.device("cuda", 0), folder=tmp_path, rank=0)
+    watch = MemoryWatch(context(tmp_path, state=state, device="cuda:0"))
     for state.step in range(1020):
         watch.on_step_end()
     assert 50 <= len(asked) <= 70
@@ -75,7 +75,7 @@ def test_counting_has_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_windows_of_the_profiler_are_left_out(tmp_path: Path) -> None:
-    watch = MemoryWatch(FitState(step=100, profiling=True), device=torch.device("cpu"), folder=tmp_path, rank=0)
+    watch = MemoryWatch(context(tmp_path, state=FitState(step=100, profiling=True)))
     watch.on_step_end()
     watch.finish()
     watch.close()
@@ -107,7 +107,7 @@ def test_the_container_that_grows_is_found_among_all(tmp_path: Path, monkeypatch
     cache = collections.defaultdict(int, {number: number for number in range(20)})
     monkeypatch.setattr(memory_watch, "count_tensors", lambda: kept.extend([np.zeros(3)] * 700) or ())
     state = FitState(step=100)
-    watch = MemoryWatch(state, device=torch.device("cpu"), folder=tmp_path, rank=0)
+    watch = MemoryWatch(context(tmp_path, state=state))
     watch.on_step_end()
     for state.step in (110, 150):
         watch._take_census(state.step)

@@ -8,21 +8,27 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch.autograd.profiler import profile as autograd_profile
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording import profiler as profiler_module
-from lightning_perf.callbacks.recording.profiler import WindowProfiler
+from lightning_perf.callbacks.recording.profiler import (
+    RecorderWatch,
+    WindowProfiler,
+    export_options,
+    recorder_is_taken,
+)
 from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
-from lightning_perf.callbacks.recording.torch_profiler import recorder_is_taken
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase
+from lightning_perf.callbacks.steps.fit_state import FitContext, FitState, Phase
+from lightning_perf.run_files.traces import export_trace
 from lightning_perf.trace.reader import read_trace
 from tests.callbacks.recording.test_window_notes import window_notes
-from tests.callbacks.training import events, marks, step_marks, trace_files
+from tests.callbacks.training import context, events, marks, step_marks, trace_files
 
 
 class Window(WindowProfiler):
@@ -30,9 +36,9 @@ class Window(WindowProfiler):
 
     opened: ClassVar[list[Window]] = []
 
-    def __init__(self, state: FitState, **settings: Any) -> None:
-        super().__init__(state, **settings)
-        self.state = state
+    def __init__(self, fit: FitContext, *settings: Any) -> None:
+        super().__init__(fit, *settings)
+        self.state = fit.state
         self.opened.append(self)
 
 
@@ -47,18 +53,9 @@ def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def profiler(folder: Path, *, recording: Recording | None = None, device_type: str = "cpu", **schedule: int) -> Window:
-    errors, state = ErrorReporter(), FitState(first_number=10)
-    return Window(
-        state,
-        plan=WindowPlan(
-            Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}), folder
-        ),
-        recording=recording or Recording(),
-        device_type=device_type,
-        rank=3,
-        errors=errors,
-        notes=window_notes(state, device_type, errors),
-    )
+    fit = context(folder, state=FitState(first_number=10), device=device_type, rank=3)
+    timing = Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule})
+    return Window(fit, WindowPlan(timing, folder), recording or Recording(), window_notes(fit))
 
 
 def start(window: Window, index: int) -> None:
@@ -332,3 +329,75 @@ def test_the_environment_of_the_user_is_respected(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     step(profiler(tmp_path), 0)
     assert os.environ["TEARDOWN_CUPTI"] == "0"
+
+
+def record() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        pass
+
+
+def test_profilers_are_heard_before_they_prepare_until_removal() -> None:
+    original = autograd_profile._prepare_trace
+    heard: list[bool] = []
+    watch = RecorderWatch(lambda: heard.append(recorder_is_taken()))
+    record()
+    record()
+    watch.remove()
+    watch.remove()
+    record()
+    assert heard == [False, False]
+    assert autograd_profile._prepare_trace is original
+
+
+def test_removal_under_another_wrapper_leaves_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autograd_profile, "_prepare_trace", autograd_profile._prepare_trace)
+    heard: list[str] = []
+    below = RecorderWatch(lambda: heard.append("below"))
+    above = RecorderWatch(lambda: heard.append("above"))
+    below.remove()
+    record()
+    assert heard == ["above"]
+    above.remove()
+
+
+class Recorded:
+    """A profiler of torch 2.15."""
+
+    def export_chrome_trace(self, path: str, cuda_graph_annotations: Any = None) -> None:
+        pass
+
+
+class Earlier:
+    def export_chrome_trace(self, path: str) -> None:
+        pass
+
+
+def test_names_of_graph_kernels_are_exported_where_torch_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: dict[int, Any] = {}
+    recorded: Any = Recorded()
+    earlier: Any = Earlier()
+    module = SimpleNamespace(get_kernel_annotations=lambda: named)
+    monkeypatch.setattr(torch.cuda, "graph_annotations", module, raising=False)
+    assert export_options(recorded) == {}, "torch's faster export stays"
+    named[7] = [{"name": "attention"}]
+    assert export_options(recorded) == {"cuda_graph_annotations": named}
+    assert export_options(earlier) == {}
+    monkeypatch.delattr(torch.cuda, "graph_annotations")
+    assert export_options(recorded) == {}
+
+
+def test_the_export_with_names_is_the_same_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch exports events in Python then. The kernels of graphs themselves need a GPU."""
+    module = pytest.importorskip("torch.cuda.graph_annotations")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        torch.ones(8, 8) @ torch.ones(8, 8)
+    if not recorded.profiler:
+        pytest.skip("no recorder")
+    plain = read_trace(export_trace(recorded, tmp_path, 0, 1))
+    monkeypatch.setattr(module, "get_kernel_annotations", lambda: {7: [{"name": "attention"}]})
+    options = export_options(recorded)
+    assert options
+    named = read_trace(export_trace(recorded, tmp_path, 0, 2, **options))
+    operators = [plain.names[code] for code in plain.operators.name]
+    assert "aten::mm" in operators
+    assert [named.names[code] for code in named.operators.name] == operators

@@ -1,28 +1,40 @@
+"""The options of a recording, and the budget of the profiler."""
+
+from __future__ import annotations
+
 import inspect
-from collections.abc import Collection
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from lightning_perf import PerfCallback, PerfLoop
-from lightning_perf.callbacks.recording.recording_plan import Recording, checked_ranks
+from lightning_perf.callbacks.recording.recording_plan import OverheadBudget, Recording
 from lightning_perf.loop.transformers_callback import PerfTrainerCallback
+from lightning_perf.run_files.steps import StepSample
+
+MS = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("ranks", "error"), [([-1], ValueError), ([True], TypeError), (["0"], TypeError), ("01", TypeError), (3, TypeError)]
+    ("name", "value", "error"),
+    [
+        *(("ranks", value, ValueError if value == [-1] else TypeError) for value in ([-1], [True], ["0"], "01", 3)),
+        *(("max_overhead", value, ValueError) for value in (-0.1, 2, timedelta(-1))),
+        *(("max_overhead", value, TypeError) for value in (True, "1")),
+    ],
 )
-def test_bad_ranks_are_refused(ranks: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="ranks"):
-        checked_ranks(ranks)
-    with pytest.raises(error, match="ranks"):
-        PerfCallback(ranks=ranks)
+def test_bad_ranks_and_budgets_are_refused(name: str, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=name):
+        PerfCallback(**{name: value})
 
 
 @pytest.mark.parametrize("ranks", [[0, 2], {0}, range(3), ()])
-def test_good_ranks_are_not(ranks: Collection[int]) -> None:
-    assert checked_ranks(ranks) == frozenset(ranks)
+def test_good_ranks_and_budgets_are_not(ranks: Any) -> None:
+    assert Recording(ranks=ranks).ranks == frozenset(ranks)
+    for limit in (None, 0, 0.02, 1, timedelta(seconds=30)):
+        assert Recording(max_overhead=limit).max_overhead == limit
 
 
 @pytest.mark.parametrize("measure", [PerfCallback, PerfLoop])
@@ -54,3 +66,39 @@ def test_the_options_of_a_constructor_are_taken_from_its_arguments() -> None:
     assert recording == Recording(active=7, ranks=[1])
     assert (recording.schedule.active, recording.schedule.skip_first, recording.ranks) == (7, 10, frozenset({1}))
     assert recording.open_fields == {"skip_first", "wait", "warmup"}
+
+
+class Run:
+    """A training of 20 steps of 10 ms, five profiled ones of 14 ms, and a pause of 30 ms for the window."""
+
+    def __init__(self, limit: float | timedelta) -> None:
+        self.now_ns = 0
+        self.budget = OverheadBudget(limit, now_ns=lambda: self.now_ns)
+        assert self.budget.allows(), "without a window nothing is known"
+        self.steps(20, 10)
+        self.steps(5, 14, profiled=True)
+        self.now_ns += 30 * MS
+        self.budget.window_ends(30 * MS)
+
+    def steps(self, number: int, time_ms: int, *, profiled: bool = False) -> None:
+        for _ in range(number):
+            self.now_ns += time_ms * MS
+            self.budget.add(StepSample(0, time_ms * MS, 0, None, None, profiled))
+
+
+def test_a_share_is_won_back_by_training_on() -> None:
+    run = Run(0.05)
+    assert run.budget.cost_ns == (5 * 4 + 30) * MS, "the pauses and the excess of profiled steps"
+    assert not run.budget.allows()  # a further window is expected to make it 100 ms, which is 5 % of 2 s
+    run.steps(169, 10)
+    assert not run.budget.allows()
+    run.steps(4, 10)
+    assert run.budget.allows()
+    assert run.budget.refused == 2
+
+
+def test_a_time_is_not() -> None:
+    run = Run(timedelta(milliseconds=90))
+    run.steps(10_000, 10)
+    assert not run.budget.allows()
+    assert run.budget.refused == 1

@@ -75,9 +75,6 @@ def test_bad_numbers_are_named(name: str) -> None:
     for value in values:
         with pytest.raises(TypeError, match=name):
             Schedule(**{name: value})
-
-
-def test_a_window_needs_a_step() -> None:
     with pytest.raises(ValueError, match="active=0"):
         Schedule(active=0)
 
@@ -120,19 +117,21 @@ def test_expected_steps(settings: dict[str, Any], steps: int | None) -> None:
     assert expected_steps(trainer) == steps
 
 
-def test_a_long_or_endless_fit_keeps_the_schedule() -> None:
-    for steps in (None, 18, 1000):
-        assert fit_schedule(Schedule(), {"skip_first", "wait", "warmup"}, steps) == (Schedule(), None)
+ALL = {"skip_first", "wait", "warmup"}
 
 
-def test_only_what_was_chosen_is_shortened_and_said() -> None:
-    schedule, note = fit_schedule(Schedule(), {"warmup"}, 16)
-    assert schedule == Schedule(warmup=1)
-    assert note == "Shortened for a fit of 16 steps: warmup=1 instead of 3."
-
-
-def test_what_cannot_be_shortened_enough_is_left_alone() -> None:
-    assert fit_schedule(Schedule(skip_first=5), {"warmup"}, 3) == (Schedule(skip_first=5), None)
+@pytest.mark.parametrize(
+    ("schedule", "chosen", "steps", "shorter", "note"),
+    [
+        *((Schedule(), ALL, steps, Schedule(), None) for steps in (None, 18, 1000)),
+        (Schedule(), {"warmup"}, 16, Schedule(warmup=1), "a fit of 16 steps: warmup=1 instead of 3."),
+        (Schedule(skip_first=5), {"warmup"}, 3, Schedule(skip_first=5), None),  # it cannot be shortened enough
+    ],
+)
+def test_only_what_was_chosen_is_shortened_and_said(
+    schedule: Schedule, chosen: set[str], steps: int | None, shorter: Schedule, note: str | None
+) -> None:
+    assert fit_schedule(schedule, chosen, steps) == (shorter, note and f"Shortened for {note}")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ def test_what_cannot_be_shortened_enough_is_left_alone() -> None:
 def test_what_was_not_recorded_is_said_in_a_line(
     schedule: Schedule, steps: int, recorded: int, note: str | None
 ) -> None:
-    assert recording_notes(schedule, steps, recorded) == ([note] if note else [])
+    assert recording_notes(schedule, steps, recorded) == ([f"Recorded {note}"] if note else [])
 
 
 def test_other_reasons() -> None:
@@ -174,13 +173,10 @@ def actions(plan: WindowPlan, steps: int) -> str:
     return "".join(letters[plan.action(step)] for step in range(steps))
 
 
-def test_without_captures_it_is_the_schedule() -> None:
-    assert actions(plan(), 9) == "....wrr.."
-    assert [plan().ends_window(step) for step in range(4, 8)] == [False, False, True, False]
-
-
 def test_a_capture_comes_between_and_the_schedule_goes_on() -> None:
     each = plan()
+    assert actions(each, 9) == "....wrr.."
+    assert [step for step in range(9) if each.ends_window(step)] == [6]
     assert each.capture(0, warmup=1, active=2, folder="slow-step-0")
     assert actions(each, 9) == "wrr.wrr.."
     assert [step for step in range(9) if each.ends_window(step)] == [2, 6]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.analysis.steps.step_times import summarize_step_times
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import CaptureOptions, Captures
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from lightning_perf.callbacks.steps.step_timer import DeviceClock, StepTimer
 from lightning_perf.run_files.captures import CAPTURES
 from lightning_perf.run_files.steps import StepSample
+from tests.callbacks.training import context
 
 MS = 1_000_000
 
@@ -60,13 +60,9 @@ class Training:
     def __post_init__(self) -> None:
         self.captures = Captures(
             CaptureOptions(warmup=0, active=1, sustained=3),
-            self.state,
-            plan=WindowPlan(Schedule(skip_first=10**6), self.folder),
-            rank=0,
-            world_size=1,
-            folder=self.folder,
-            errors=ErrorReporter(),
-            timed_by_device=True,
+            context(self.folder, state=self.state, device="cuda"),
+            self.folder,
+            WindowPlan(Schedule(skip_first=10**6), self.folder),
             now_ns=lambda: self.device.host_ns,
         )
         self.timer = StepTimer(

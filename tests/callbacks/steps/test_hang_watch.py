@@ -15,15 +15,13 @@ import pytest
 from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.hang_watch import HangWatch
 from lightning_perf.run_files.hangs import HANGS, HangReport, open_hangs, stacks_path
-from tests.callbacks.training import Points, make_module, make_trainer
+from tests.callbacks.training import Points, context, make_module, make_trainer
 
 
 def watch(folder: Path, after_s: float, counts: list[int]) -> HangWatch:
-    return HangWatch(after_s, FitState(), lambda: tuple(counts), folder=folder, rank=0, errors=ErrorReporter())
+    return HangWatch(after_s, context(folder), lambda: tuple(counts))
 
 
 def reports(folder: Path) -> tuple[HangReport, ...]:

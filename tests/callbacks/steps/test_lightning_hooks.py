@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,86 +13,135 @@ import torch
 from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
 
 from lightning_perf.callbacks.steps.fit_state import Signal
-from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks, read_signal
+from lightning_perf.callbacks.steps.lightning_hooks import HookTimes, OptimizerHooks, ProfilerHooks, read_signal
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
 
 FORWARD = "[Strategy]DDPStrategy.training_step"
 
 
 def hook(profiler: object, heard: list[object]) -> ProfilerHooks:
-    return ProfilerHooks(
-        profiler,
-        on_start=lambda signal: heard.append(("start", signal)),
-        on_stop=lambda signal: heard.append(("stop", signal)),
-    )
+    hooks = ProfilerHooks(profiler)
+    hooks.listen(lambda signal: heard.append(("start", signal)), lambda signal: heard.append(("stop", signal)))
+    hooks.follow_phases(True)
+    return hooks
 
 
-def test_hears_signals_and_nothing_else() -> None:
+def test_signals_are_heard_and_nothing_else_also_around_an_action_that_fails() -> None:
     profiler: Any = PassThroughProfiler()
     heard: list[object] = []
-    hook(profiler, heard)
-    with profiler.profile("run_training_batch"), profiler.profile(FORWARD):
-        heard.append("inside")
-    assert heard == [("start", Signal.FORWARD), "inside", ("stop", Signal.FORWARD)]
-
-
-def test_the_profiler_does_its_own_work() -> None:
-    profiler = SimpleProfiler()
-    hooks = hook(profiler, [])
-    with profiler.profile(FORWARD):
-        pass
-    hooks.remove()
-    assert len(profiler.recorded_durations[FORWARD]) == 1
-
-
-def test_removal_leaves_the_instance_as_it_was() -> None:
-    profiler: Any = PassThroughProfiler()
-    heard: list[object] = []
-    before = dict(vars(profiler))
     hooks = hook(profiler, heard)
-    hooks.remove()
-    hooks.remove()
-    assert vars(profiler) == before
-    profiler.start(FORWARD)
-    assert heard == []
-
-
-def test_an_attribute_of_the_instance_comes_back() -> None:
-    profiler: Any = PassThroughProfiler()
-    calls: list[str] = []
-    profiler.start = calls.append
-    hooks = hook(profiler, [])
-    profiler.start("a")
-    hooks.remove()
-    profiler.start("b")
-    assert calls == ["a", "b"]
-    assert "stop" not in vars(profiler)
-
-
-def test_hooks_in_any_order_of_removal() -> None:
-    profiler: Any = PassThroughProfiler()
-    first_heard: list[object] = []
-    second_heard: list[object] = []
-    before = dict(vars(profiler))
-    first = hook(profiler, first_heard)
-    second = hook(profiler, second_heard)
-    first.remove()
-    profiler.start(FORWARD)
-    assert first_heard == []
-    assert second_heard == [("start", Signal.FORWARD)]
-    second.remove()
-    profiler.start(FORWARD)
-    assert len(second_heard) == 1
-    assert vars(profiler) == before
-
-
-def test_stop_is_heard_when_the_action_fails() -> None:
-    profiler: Any = PassThroughProfiler()
-    heard: list[object] = []
-    hook(profiler, heard)
+    for _ in range(2):
+        with profiler.profile("run_training_batch") as name, profiler.profile(FORWARD):
+            assert name == "run_training_batch"
+            heard.append("inside")
+    assert heard == [("start", Signal.FORWARD), "inside", ("stop", Signal.FORWARD)] * 2
     with pytest.raises(ZeroDivisionError), profiler.profile(FORWARD):
         raise ZeroDivisionError
     assert heard[-1] == ("stop", Signal.FORWARD)
+    hooks.stop_listening()
+    with profiler.profile(FORWARD):
+        assert len(heard) == 8
+
+
+def test_removal_leaves_the_instance_as_it_was_in_any_order() -> None:
+    profiler: Any = PassThroughProfiler()
+    calls: list[str] = []
+    profiler.start = calls.append
+    heard: tuple[list[object], list[object]] = ([], [])
+    before = dict(vars(profiler))
+    first, second = (hook(profiler, each) for each in heard)
+    profiler.start("a")
+    first.remove()
+    first.remove()
+    profiler.start(FORWARD)
+    second.remove()
+    profiler.start(FORWARD)
+    assert heard == ([], [("start", Signal.FORWARD)])
+    assert calls == ["a", FORWARD, FORWARD], "its own method"
+    assert vars(profiler) == before
+
+
+class Counting(PassThroughProfiler):
+    """Counts actions, with the default profiler for a base."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actions: list[str] = []
+
+    def start(self, action_name: str) -> None:
+        self.actions.append(action_name)
+
+
+@pytest.mark.parametrize("kind", ["subclass", "own method", "simple"])
+def test_a_profiler_that_does_something_hears_of_all_actions(kind: str) -> None:
+    actions: list[str] = []
+    profiler: Any = {"subclass": Counting, "own method": PassThroughProfiler, "simple": SimpleProfiler}[kind]()
+    if kind == "own method":
+        profiler.start = actions.append
+    hooks = hook(profiler, [])
+    for name in ("run_training_batch", FORWARD, "run_training_batch"):
+        with profiler.profile(name):
+            pass
+    hooks.remove()
+    actions = profiler.actions if kind == "subclass" else actions
+    if kind == "simple":
+        actions = [name for name, times in profiler.recorded_durations.items() for _ in times]
+    assert sorted(actions) == sorted(["run_training_batch", FORWARD, "run_training_batch"])
+
+
+SLOW = "[Callback]Slow{'monitor': 'loss'}.on_train_batch_end"
+
+
+class Timed:
+    """The times of hooks on a clock that stands still until a test moves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, profiler: Any) -> None:
+        self.now_ns = 0
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now_ns)
+        trainer: Any = SimpleNamespace(loggers=[Counting()], log_every_n_steps=10)
+        self.times, self.profiler, self.hooks = HookTimes(trainer), profiler, ProfilerHooks(profiler)
+        self.hooks.listen(lambda signal: None, lambda signal: None, self.times)
+
+    def start(self) -> None:
+        self.times.start()
+        self.hooks.follow_phases(True)
+
+    def action(self, name: str, ns: int) -> None:
+        with self.profiler.profile(name):
+            self.now_ns += ns
+
+
+def test_hooks_of_a_window_are_timed_by_class_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Timed(monkeypatch, PassThroughProfiler())
+    run.action(SLOW, 30)  # before the window
+    run.start()
+    for _ in range(2):
+        with run.profiler.profile("run_training_batch"):
+            run.action(SLOW, 30)
+        run.action("[Callback]PerfCallback.on_train_batch_end", 99)
+        run.action("[LightningModule]Net.on_train_batch_start", 1)
+    with run.profiler.profile("[LightningModule]Net.optimizer_step"):
+        run.now_ns += 3  # before the closure
+        run.action("[Strategy]SingleDeviceStrategy.training_step", 100)
+        run.now_ns += 100  # backward, and the optimizer itself
+        run.times.on_optimizer_step_end()
+        run.now_ns += 20  # after it
+    assert run.times.stop(2) == {
+        "steps": 2,
+        "loggers": ["Counting"],
+        "log_every_n_steps": 10,
+        "hooks_ns": {"Slow.on_train_batch_end": 60, "Net.optimizer_step": 23, "Net.on_train_batch_start": 2},
+    }
+    run.hooks.follow_phases(False)
+    run.action(SLOW, 30)
+    run.start()
+    assert run.times.stop(1)["hooks_ns"] == {}
+
+
+def test_hooks_are_not_timed_under_a_profiler_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Timed(monkeypatch, SimpleProfiler())
+    run.start()
+    assert run.times.stop(1)["hooks_ns"] is None
 
 
 def test_steps_of_optimizers_are_heard_around_the_closure_until_removal() -> None:
@@ -117,51 +168,6 @@ def test_optimizers_of_another_thread_are_not_heard() -> None:
     optimizer.step()
     assert heard == ["start", "end"]
     hooks.remove()
-
-
-def test_a_profiler_that_does_nothing_is_not_called_for_actions_without_a_signal() -> None:
-    profiler: Any = PassThroughProfiler()
-    heard: list[Any] = []
-    hooks = hook(profiler, heard)
-    for _ in range(2):
-        with profiler.profile("run_training_batch") as name:
-            assert name == "run_training_batch"
-        with profiler.profile(FORWARD) as name:
-            assert name == FORWARD
-    assert [signal for _, signal in heard] == [Signal.FORWARD] * 4
-    hooks.remove()
-    assert "profile" not in vars(profiler)
-
-
-class Counting(PassThroughProfiler):
-    """Counts actions, with the default profiler for a base."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.actions: list[str] = []
-
-    def start(self, action_name: str) -> None:
-        self.actions.append(action_name)
-
-
-def test_a_profiler_that_does_something_hears_of_all_actions() -> None:
-    profiler = Counting()
-    hook(profiler, [])
-    for name in ("run_training_batch", FORWARD, "run_training_batch"):
-        with profiler.profile(name):
-            pass
-    assert profiler.actions == ["run_training_batch", FORWARD, "run_training_batch"]
-
-
-def test_a_default_profiler_with_methods_of_its_own_hears_of_all_actions() -> None:
-    profiler: Any = PassThroughProfiler()
-    calls: list[str] = []
-    profiler.start = calls.append
-    hook(profiler, [])
-    for _ in range(2):
-        with profiler.profile("run_training_batch"):
-            pass
-    assert calls == ["run_training_batch"] * 2
 
 
 def test_hooks_that_are_removed_from_inside_leave_the_optimizer_and_other_hooks_working() -> None:

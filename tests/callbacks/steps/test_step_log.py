@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.steps import STEPS, StepSample
+from tests.callbacks.training import context
 
 
 def sample(step: int, *, ms: int = 10, profiled: bool = False) -> StepSample:
     return StepSample(step, ms * 1_000_000, 1_000_000, None, 4, profiled)
 
 
-def log_to(path: Path | None, state: FitState, *, rows: Any = None, every: int = 4) -> StepLog:
-    errors = ErrorReporter()
-    return StepLog(state, path=path, trainer_log=rows or TrainerLog(None, errors), log_every=every, errors=errors)
+def log_to(folder: Path | None, state: FitState, *, rows: Any = None, every: int = 4) -> StepLog:
+    fit = context(folder, state=state, log_every=every)
+    return StepLog(fit, rows or TrainerLog(None, fit.errors))
 
 
 def run(log: StepLog, state: FitState, steps: range, **options: Any) -> None:
@@ -31,9 +31,9 @@ def run(log: StepLog, state: FitState, steps: range, **options: Any) -> None:
 
 
 def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "steps.jsonl"
+    path = tmp_path / "steps.rank0.jsonl"
     state = FitState()
-    log = log_to(path, state)
+    log = log_to(tmp_path, state)
     run(log, state, range(60))
     assert [s.step for s in STEPS.read(path)] == list(range(50))
     assert len(path.read_bytes().splitlines()) == 1
@@ -42,10 +42,10 @@ def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
 
 
 def test_slow_steps_are_written_every_five_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "steps.jsonl"
+    path = tmp_path / "steps.rank0.jsonl"
     state, now_s = FitState(), [0.0]
     monkeypatch.setattr("lightning_perf.callbacks.steps.step_log.time.monotonic", lambda: now_s[0])
-    log = log_to(path, state)
+    log = log_to(tmp_path, state)
     for step in range(5):
         now_s[0] += 2.0
         run(log, state, range(step, step + 1))
@@ -80,8 +80,8 @@ def test_rows_are_due_at_the_cadence() -> None:
 
 def test_profiled_steps_are_saved_and_not_logged(tmp_path: Path) -> None:
     rows: Any = Rows()
-    path = tmp_path / "steps.jsonl"
-    log = log_to(path, FitState(), rows=rows, every=1)
+    path = tmp_path / "steps.rank0.jsonl"
+    log = log_to(tmp_path, FitState(), rows=rows, every=1)
     log.add(sample(0, profiled=True))
     log.on_step_end()
     log.write()
@@ -92,7 +92,7 @@ def test_profiled_steps_are_saved_and_not_logged(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     rows: Any = Rows()
     state = FitState()
-    log = log_to(tmp_path / "gone" / "steps.jsonl", state, rows=rows, every=2)
+    log = log_to(tmp_path / "gone", state, rows=rows, every=2)
     with pytest.warns(RuntimeWarning, match="step times are no longer saved") as caught:
         run(log, state, range(120))
     assert len(caught) == 1

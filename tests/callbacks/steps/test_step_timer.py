@@ -95,32 +95,27 @@ def test_profiled_steps_are_marked() -> None:
     assert [s.profiled for s in bench.samples] == [False, True]
 
 
-def test_samples_are_unknown_if_one_batch_does_not_tell() -> None:
-    bench = Bench()
-    bench.start(0)
-    bench.timer.add_batch(torch.zeros(3))
-    bench.timer.add_batch("text")
-    bench.timer.add_batch(torch.zeros(3))
-    bench.timer.on_step_end()
-    assert bench.samples[0].samples is None
-
-
 class Surface:
     def shape(self) -> str:
         return "round"
 
 
+def endless() -> list[Any]:
+    batch: list[Any] = []
+    batch.append(batch)
+    return batch
+
+
 @pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
-def test_a_batch_of_any_make_costs_its_samples_alone() -> None:
+def test_samples_are_unknown_if_one_batch_does_not_tell() -> None:
     bench = Bench()
-    endless: list[Any] = []
-    endless.append(endless)
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    for step, odd in enumerate((Surface(), nested, endless)):
+    for step, odd in enumerate(("text", Surface(), nested, endless())):
         bench.start(step)
-        bench.timer.add_batch(odd)
+        for batch in (torch.zeros(3), odd, torch.zeros(3)):
+            bench.timer.add_batch(batch)
         bench.timer.on_step_end()
-    assert [sample.samples for sample in bench.samples] == [None, None, None]
+    assert [sample.samples for sample in bench.samples] == [None] * 4
 
 
 @dataclass
@@ -158,27 +153,17 @@ class FakeEvent:
         return 1.5 * (end_event.place - self.place)
 
 
-def test_an_interval_is_read_once_the_device_has_passed_it() -> None:
+def test_an_interval_is_read_once_the_device_has_passed_it_and_its_events_are_used_again() -> None:
     device = FakeDevice()
-    clock = device.clock()
-    clock.begin()
-    interval = clock.end()
-    assert interval is not None
-    assert not interval.done
-    device.passed = 1
-    assert not interval.done
-    device.passed = 2
-    assert interval.done
-    assert interval.elapsed_ns == 1_500_000
-
-
-def test_events_are_used_again() -> None:
-    device = FakeDevice(passed=10**6)
     clock = device.clock(capacity=4)
-    for _ in range(100):
+    for step in range(100):
         clock.begin()
         interval = clock.end()
         assert interval is not None
+        for passed, done in ((0, False), (1, False), (2, True)):
+            device.passed = 2 * step + passed
+            assert interval.done is done
+        assert interval.elapsed_ns == 1_500_000
         clock.release(interval)
     assert len(device.made) == 2
 

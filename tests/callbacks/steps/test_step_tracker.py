@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -43,13 +44,10 @@ class Diary(StepObserver):
         self.note(f"{phase.name.lower()})")
 
 
-@dataclass
-class Counter:
-    global_step: int = 0
-    automatic: bool = True
-
-    def step_number(self) -> int:
-        return self.global_step
+def counter(*, automatic: bool = True) -> Any:
+    counting = SimpleNamespace(global_step=0, automatic=automatic)
+    counting.step_number = lambda: counting.global_step
+    return counting
 
 
 class Loop:
@@ -59,7 +57,7 @@ class Loop:
         # Phases are followed while the profiler records.
         self.state = FitState(recording=True)
         self.diary = Diary(self.state)
-        self.trainer = Counter()
+        self.trainer = counter()
         self.tracker = StepTracker(self.state, self.trainer, [self.diary])
 
     @contextmanager
@@ -82,48 +80,52 @@ class Loop:
         self.trainer.automatic = automatic
         self.tracker.on_batch_end(None)
 
-    def entries(self, *, phases: bool = False) -> str:
-        kept = [e for e in self.diary.entries if phases or ("(" not in e and ")" not in e)]
-        return ", ".join(kept)
+    def run(self, events: str) -> str:
+        """Let events happen, one per letter, and return what the observer has seen."""
+        actions = {
+            "f": self.fetch,
+            "t": self.train,
+            "a": lambda: self.train(optimizer_steps=0),
+            "m": lambda: self.train(automatic=False),
+            "n": lambda: self.train(optimizer_steps=0, automatic=False),
+            "2": lambda: self.train(optimizer_steps=2, automatic=False),
+            "o": self.tracker.on_optimizer_step_end,
+            "v": lambda: self.tracker.on_action_start(Signal.VALIDATION),
+            "e": lambda: self.tracker.on_action_end(Signal.EPOCH),
+        }
+        for letter in events:
+            actions[letter]()
+        return ", ".join(self.diary.entries).replace("(fetch, fetch)", "()")
 
 
-def test_a_step_lasts_until_the_next_fetch() -> None:
+@pytest.mark.parametrize(
+    ("events", "seen"),
+    [
+        ("ftft", "step 0, (), end, step 1, ()"),
+        ("ftfte", "step 0, (), end, step 1, (), end, pause"),
+        ("fafaftfafte", "step 0, (), (), (), end, step 1, (), (), end, pause"),  # the last group is short
+        ("fo2fo2fo2", "step 0, (), end, step 1, (), end, step 2, ()"),
+        ("fonfonfon", "step 0, (), end, step 1, (), end, step 2, ()"),  # the Trainer cannot see the optimizer
+        ("fmfnfmfnfme", "step 0, (), end, step 1, (), (), end, step 2, (), (), end, pause"),
+        ("fft", "step 0, (), ()"),
+        ("ftfe", "step 0, (), end, step 1, (), dropped, pause"),  # a fetch that finds no batch is no step
+        ("ftfef", "step 0, (), end, step 1, (), dropped, pause, step 1, ()"),
+        ("ftvvv", "step 0, (), end, pause"),
+        ("ftvfavftf", "step 0, (), end, pause, step 1, (), pause, resume, (), end, step 2, ()"),
+    ],
+)
+def test_steps(events: str, seen: str) -> None:
     loop = Loop()
-    for _ in range(2):
-        loop.fetch()
-        loop.train()
-    assert loop.entries(phases=True) == "step 0, (fetch, fetch), end, step 1, (fetch, fetch)"
-    loop.tracker.on_action_end(Signal.EPOCH)
-    assert loop.entries().endswith("step 1, end, pause")
-    assert loop.state.whole_steps == 2
+    assert loop.run(events) == seen
+    assert loop.state.whole_steps == seen.split(", ").count("end")
 
 
-def test_a_step_holds_all_its_micro_batches() -> None:
+def test_batches_of_validation_have_no_phases() -> None:
     loop = Loop()
-    for steps in (0, 0, 1, 0, 1):  # the last group of an epoch is short
-        loop.fetch()
-        loop.train(optimizer_steps=steps)
-    loop.tracker.on_action_end(Signal.EPOCH)
-    assert loop.entries() == "step 0, end, step 1, end, pause"
-
-
-@pytest.mark.parametrize("optimizer_steps", [2, 0], ids=["several optimizers", "none that the trainer can see"])
-def test_a_batch_of_manual_optimization_is_a_step(optimizer_steps: int) -> None:
-    loop = Loop()
-    for _ in range(3):
-        loop.fetch()
-        loop.tracker.on_optimizer_step_end()
-        loop.train(optimizer_steps=optimizer_steps, automatic=False)
-    assert loop.entries() == "step 0, end, step 1, end, step 2"
-
-
-def test_manual_accumulation_makes_steps_of_several_batches() -> None:
-    loop = Loop()
-    for steps in (1, 0, 1, 0, 1):
-        loop.fetch()
-        loop.train(optimizer_steps=steps, automatic=False)
-    loop.tracker.on_action_end(Signal.EPOCH)
-    assert loop.entries() == "step 0, end, step 1, end, step 2, end, pause"
+    loop.run("ftv")
+    with loop.action(Signal.TRANSFER):
+        pass
+    assert loop.run("") == "step 0, (), end, pause"
 
 
 @pytest.mark.parametrize("seen", ["trainer", "torch"])
@@ -149,26 +151,6 @@ def test_batches_are_steps_where_nothing_sees_the_optimizer() -> None:
     assert loop.state.whole_steps == 10
 
 
-def test_a_prefetched_first_batch_belongs_to_the_first_step() -> None:
-    loop = Loop()
-    loop.fetch()
-    loop.fetch()
-    loop.train()
-    assert loop.entries(phases=True) == "step 0, (fetch, fetch), (fetch, fetch)"
-
-
-def test_a_fetch_that_finds_no_batch_is_no_step() -> None:
-    loop = Loop()
-    loop.fetch()
-    loop.train()
-    loop.fetch()
-    loop.tracker.on_action_end(Signal.EPOCH)
-    assert loop.entries() == "step 0, end, step 1, dropped, pause"
-    assert loop.state.whole_steps == 1
-    loop.fetch()
-    assert loop.entries().endswith("pause, step 1")
-
-
 def test_a_module_that_fetches_for_itself() -> None:
     loop = Loop()
     for _ in range(2):
@@ -176,28 +158,7 @@ def test_a_module_that_fetches_for_itself() -> None:
         loop.fetch()
         loop.trainer.global_step += 1
         loop.tracker.on_batch_end(None)
-    assert loop.entries(phases=True) == "step 0, (fetch, fetch), end, step 1, (fetch, fetch)"
-
-
-def test_validation_ends_a_whole_step_and_interrupts_another() -> None:
-    loop = Loop()
-    loop.fetch()
-    loop.train(optimizer_steps=1)
-    for _ in range(3):
-        loop.tracker.on_action_start(Signal.VALIDATION)
-    assert loop.entries() == "step 0, end, pause"
-    with loop.action(Signal.TRANSFER):  # validation's own batches
-        pass
-    loop.fetch()
-    loop.train(optimizer_steps=0)
-    loop.tracker.on_action_start(Signal.VALIDATION)
-    loop.fetch()
-    loop.train(optimizer_steps=1)
-    loop.fetch()
-    assert loop.entries(phases=True) == (
-        "step 0, (fetch, fetch), end, pause, step 1, (fetch, fetch), pause, resume, (fetch, fetch), end, "
-        "step 2, (fetch, fetch)"
-    )
+    assert ", ".join(loop.diary.entries) == "step 0, (fetch, fetch), end, step 1, (fetch, fetch)"
 
 
 def test_phases_of_automatic_optimization() -> None:
@@ -209,7 +170,7 @@ def test_phases_of_automatic_optimization() -> None:
                 pass
             loop.backward()
             loop.tracker.on_before_optimizer_step(None)
-    assert loop.entries(phases=True) == (
+    assert ", ".join(loop.diary.entries) == (
         "step 0, (forward, forward), (backward, backward), (optimizer, optimizer), (forward, forward), (optimizer, "
         "optimizer), (backward, backward), (optimizer, optimizer)"
     )
@@ -222,7 +183,7 @@ def test_nested_phases_are_told_one_after_the_other() -> None:
         loop.backward()
         with loop.action(Signal.MANUAL_STEP):
             loop.tracker.on_before_optimizer_step(None)
-    assert loop.entries(phases=True) == (
+    assert ", ".join(loop.diary.entries) == (
         "step 0, (forward, forward), (backward, backward), (forward, forward), (optimizer, optimizer), "
         "(forward, forward)"
     )
@@ -234,7 +195,7 @@ def test_a_failure_drops_the_step_with_its_phases_closed() -> None:
     loop.tracker.on_batch_start(None, 0)
     loop.tracker.on_action_start(Signal.FORWARD)
     loop.tracker.finish()
-    assert loop.entries(phases=True) == "step 0, (fetch, fetch), (forward, forward), dropped"
+    assert ", ".join(loop.diary.entries) == "step 0, (fetch, fetch), (forward, forward), dropped"
     loop.tracker.finish()
     assert loop.state.whole_steps == 0
 
@@ -243,7 +204,7 @@ def test_calls_have_the_order_given_at_a_start_and_the_reverse_at_an_end() -> No
     entries: list[str] = []
     state = FitState(recording=True)
     a, b = Diary(state, "a ", entries), Diary(state, "b ", entries)
-    tracker = StepTracker(state, Counter(automatic=False), [a, b])
+    tracker = StepTracker(state, counter(automatic=False), [a, b])
     tracker.on_batch_start(None, 0)
     tracker.on_optimizer_step_end()
     tracker.on_batch_end(None)
@@ -261,7 +222,7 @@ def test_phases_are_followed_only_while_the_profiler_records() -> None:
             state.recording = state.step == 1
 
     entries: list[str] = []
-    state, trainer = FitState(), Counter()
+    state, trainer = FitState(), counter()
     timer = Diary(state, "", entries)
     tracker = StepTracker(state, trainer, [Recorder(), timer])
     for _ in range(3):

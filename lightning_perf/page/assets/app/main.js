@@ -22,9 +22,7 @@ let request = null; // cancels the wait for a document that is no longer selecte
 async function start() {
   applyTheme(read().theme);
   const first = ask(); // at the same time as the page's own files
-  const [definitions, labels] = await Promise.all([asset("text/definitions.json"), asset("text/labels.json")]);
-  loadDefinitions(definitions);
-  loadLabels(labels);
+  loadDefinitions(await asset("text/definitions.json"));
   shell = buildShell({ live: source.live });
   fill(document.getElementById("app"), shell.element);
   subscribe(show);
@@ -91,6 +89,7 @@ async function load(run) {
     const data = await source.document(run, { progress, signal: mine.signal });
     if (request !== mine) return false;
     shown = { run, document: data };
+    loadLabels(data.labels);
     if (again) shell.status("New data: the figures are updated.");
     return true;
   } catch (error) {

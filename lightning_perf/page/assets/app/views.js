@@ -3,90 +3,43 @@
 
 import { partsView } from "../components/blocks.js";
 import { compare } from "../report/compare.js";
-import { kernels } from "../report/kernels.js";
-import { modules } from "../report/modules.js";
-import { operators } from "../report/operators.js";
 import { overview } from "../report/overview.js";
 import { timeline } from "../report/timeline.js";
-import { held } from "../snapshot/held.js";
-import { segments } from "../snapshot/segments.js";
 import { tradeoff } from "../tradeoff/tradeoff.js";
 import { variants } from "../tradeoff/variants.js";
 
 const TRACE = ["run", "trace"];
 
-const memory = partsView("memory", "Memory", TRACE, ["out_of_memory", "memory."], ({ report, rank }) => {
-  if (report.out_of_memory?.length || rank?.memory) return null;
-  if (!rank) return "No step was profiled, so memory was not recorded.";
-  return "This recording has no allocator events. Record with `profile_memory=True`.";
-});
-
-const PARTS_OF_LAUNCHES = ["launches.", "idle.", "gaps.", "sync.", "regions.", ["loading.", "optimizer."]];
-const launches = partsView("launches", "Launches & idle", TRACE, PARTS_OF_LAUNCHES, ({ rank }) => {
-  if (!rank) return "No step was profiled, so there are no launches.";
-  if (rank.breakdown.has_device) return null;
-  return "This recording has no device work, because it covers the host only. There are no launches and no idle device.";
-});
-
-const PARTS_OF_RANKS = ["over_fit", "compared", "step_by_rank", "ranks", "skew", "communication."];
-const distributed = partsView("distributed", "Distributed", TRACE, PARTS_OF_RANKS, ({ report, rank }) => {
-  if (report.over_fit) return null;
-  if (!rank) return "No step was profiled, so there are no ranks to compare.";
-  if (report.ranks.length > 1 || rank.communication) return null;
-  if (rank.metadata.world_size > 1) {
-    return `This recording is from one of ${rank.metadata.world_size} ranks and has no collectives. To compare the ranks, analyze the folder with the traces of all of them.`;
-  }
-  return "The run has one rank, and no collective ran in it.";
-});
-
-const NO_RECORD =
-  "This run has no record of its precision, because a trace does not contain the loss scale or gradients. Train with " +
-  "`PerfCallback(precision=…)` and analyze the run's folder to see the loss scale, overflows and underflow by layer.";
-
-const PARTS_OF_PRECISION = [
+const PRECISION = [
   ...["diagnosis", "mistakes", "setting", "loss_scale", "underflow", "numerics", "fp8", "shadow", "forecast"],
   ...["gain.", "casts."],
 ];
-const precision = partsView("precision", "Precision", TRACE, PARTS_OF_PRECISION, ({ report, rank }) =>
-  report.precision || report.forecast || report.shadow || report.fp8 || rank?.autocast?.count || rank?.amp_gain
-    ? null
-    : NO_RECORD,
-);
-
-const PARTS_OF_STUDY = [
+const LAUNCHES = ["launches.", "idle.", "gaps.", "sync.", "regions.", ["loading.", "optimizer."]];
+const RANKS = ["over_fit", "compared", "step_by_rank", "ranks", "skew", "communication."];
+const STUDY = [
   ...["refusal", "verdict", "context", "gates", "results", "forest", "predictions"],
   ...[["step_times", "train_times"], "accuracy", "differences"],
 ];
-const study = partsView("study", "Verdict", ["study"], PARTS_OF_STUDY);
-
-const PARTS_OF_RUNS = ["arms", "metrics", "blocks", "order", "scatter", "runs"];
-const studyRuns = partsView("runs", "Runs", ["study"], PARTS_OF_RUNS, ({ report }) =>
-  report.state === "unfair" ? "The arms were not compared, because the comparison would be unfair." : null,
-);
-
-const layers = partsView("layers", "Layers", ["inference"], ["forward_pass", "least_time", "layers"], ({ report }) =>
-  report.count ? null : "The operations of the original could not be counted.",
-);
 
 const VIEWS = [
   overview,
   timeline,
-  operators,
-  kernels,
-  modules,
-  memory,
-  launches,
-  distributed,
-  precision,
+  partsView("operators", "Operators", TRACE, ["operators.", "call_tree."]),
+  partsView("kernels", "Kernels", TRACE, ["kernels."]),
+  partsView("modules", "Modules", TRACE, ["modules."]),
+  partsView("memory", "Memory", TRACE, ["out_of_memory", "memory."]),
+  partsView("launches", "Launches & idle", TRACE, LAUNCHES),
+  partsView("distributed", "Distributed", TRACE, RANKS),
+  partsView("precision", "Precision", TRACE, PRECISION),
   compare,
-  study,
-  studyRuns,
+  partsView("study", "Verdict", ["study"], STUDY),
+  partsView("runs", "Runs", ["study"], ["arms", "metrics", "blocks", "order", "scatter", "runs"]),
   partsView("history", "History", ["history"], ["headline", "rows"]),
   tradeoff,
   variants,
-  layers,
-  held,
-  segments,
+  partsView("layers", "Layers", ["inference"], ["forward_pass", "least_time", "layers"]),
+  partsView("held", "Memory", ["snapshot"], ["held"]),
+  partsView("segments", "Segments", ["snapshot"], ["segments"]),
   partsView("changes", "Changes", ["snapshot-diff"], ["changes"]),
 ];
 

@@ -1,13 +1,16 @@
 // Draws the blocks of a document: text, tables, figures and charts, with the words and figures of the document.
 
 import { h } from "../core/dom.js";
+import { markAddress } from "../core/links.js";
 import { link } from "../core/state.js";
 import { NOT_AVAILABLE } from "../text/format.js";
 import { plot } from "./chart.js";
 import { codeLine } from "./copy.js";
 import { term } from "./definitions.js";
 import { columns, command, missing, notes, notice, section, stack, tiles } from "./parts.js";
-import { name, table } from "./table.js";
+import { table } from "./table.js";
+import { name } from "./table_controls.js";
+import { tree } from "./tree.js";
 
 const UNITS = { bytes: "_bytes", bandwidth: "_bytes_per_s", duration: "_ns", milliseconds: "_ms" };
 const NAMES = ["name", "code"];
@@ -16,18 +19,26 @@ const CLASSES = { strong: "headline", quiet: "aside" };
 const SEVERITIES = { bad: "high", warning: "moderate" };
 const LINK = /^https:\/\/github\.com\/[\w./-]+$/; // other addresses become no link
 const LONG = 40; // a longer text is no figure
-const EXTRA_PX = 1100;
+
+/** The reason of a document why a view has nothing to show, or null. */
+export function reasonOf(id) {
+  return ({ report, rank }) => {
+    const reasons = report.parts?.[`missing.${(report.ranks ?? []).indexOf(rank)}`] ?? report.parts?.missing;
+    return reasons?.find(({ label }) => label === id)?.text ?? null;
+  };
+}
 
 /**
  * A view that shows parts of a document. Names in a list are side by side. A name that ends with a dot is a part of one
- * rank. `reason(context)` returns the reason if there is nothing to show, or null.
+ * rank. The view says so if it has nothing to show.
  */
-export function partsView(id, title, kinds, names, reason = () => null) {
+export function partsView(id, title, kinds, names) {
   const draw = ({ report, rank }, shown) =>
     shown.map((item) => {
       if (Array.isArray(item)) return side(draw({ report, rank }, item).filter(Boolean));
-      return part(report, item.endsWith(".") ? `${item}${report.ranks.indexOf(rank)}` : item);
+      return part(report, item.endsWith(".") ? `${item}${report.ranks.indexOf(rank)}` : item, { rank });
     });
+  const reason = reasonOf(id);
   const render = (context) => {
     const why = reason(context);
     return [why ? missing(why) : null, draw(context, names)];
@@ -42,8 +53,13 @@ function side(parts) {
   return h("div", { class: !first && second ? "columns chart-and-table" : "columns" }, parts);
 }
 
-/** A part of a document's page; null if the document has no such part. `before` is content below the first heading. */
-export function part({ parts }, name, { before = null } = {}) {
+/**
+ * A part of a document's page; null if the document has no such part.
+ *
+ * `before` is content below the first heading. `keeps(name)` returns whether tables show the row of a name. `rank` is the
+ * rank that the names of tables belong to.
+ */
+export function part({ parts }, name, { before = null, keeps = () => true, rank = null } = {}) {
   const groups = [];
   let tables = 0;
   const id = () => {
@@ -63,7 +79,7 @@ export function part({ parts }, name, { before = null } = {}) {
   if (groups.length === 0) return null;
   if (before) groups[0].content.unshift(before);
   return groups.map(({ title, definition, aside, content }) => {
-    const drawn = nodes(content, { id, title });
+    const drawn = nodes(content, { id, title, keeps, rank });
     if (title !== null) return section(title, { definition, aside }, drawn);
     const important = content.some((block) => block.label_style === "strong");
     return important ? h("section", { class: "part", "aria-label": name[0].toUpperCase() + name.slice(1) }, drawn) : drawn;
@@ -118,10 +134,10 @@ const DRAW = {
   code: ({ lines }) => command(lines.join("\n")),
   context: ({ blocks }, place) => nodes(blocks, place),
   details: ({ summary, blocks }, place) => h("details", { class: "fold" }, h("summary", {}, summary), nodes(blocks, place)),
-  table: (block, { id, title: above, heading }) => {
-    const named = block.title && block.title !== above;
-    const caption = [above, named ? block.title : heading].filter(Boolean).join(": ");
-    return [named ? h("h3", {}, term(block.title, block.definition)) : null, tableOf(block, id(), caption)];
+  table: (block, place) => {
+    const named = block.title && block.title !== place.title;
+    const caption = [place.title, named ? block.title : place.heading].filter(Boolean).join(": ");
+    return [named ? h("h3", {}, term(block.title, block.definition)) : null, tableOf(block, caption, place)];
   },
   figures: ({ figures }) => tiles(figures),
   bar: ({ parts, ...more }) => stack(parts, more),
@@ -174,15 +190,22 @@ function styled(text, { style = "plain", troubled = false, detail = "", link: st
   return h("span", { class: troubled ? "named tone warning" : "named" }, shown, detail && h("span", { class: "faint" }, detail));
 }
 
-function tableOf({ columns: all, rows }, id, caption) {
-  const filled = (place) => place === 0 || rows.some((row) => ![undefined, "", NOT_AVAILABLE].includes(row[place].text ?? row[place]));
-  const shown = all.map((column, i) => columnOf(column, i, rows)).filter((_, i) => filled(i));
-  return table({ id, caption, rows, columns: shown });
+function tableOf({ columns: all, rows, parents, details, lane }, caption, place) {
+  const filled = (i) => i === 0 || rows.some((row) => !["", NOT_AVAILABLE].includes(row[i].text));
+  const barred = rows.some((row) => row.some(({ bar }) => bar !== undefined));
+  const columns = all.map((column, i) => columnOf(column, i, rows, barred)).filter((_, i) => filled(i));
+  const marked = new Set(place.rank?.timeline?.[lane]?.names);
+  const go = (row) => (marked.has(row[0].text.trimStart()) ? markAddress(lane, row[0].text.trimStart()) : null);
+  const shown = { id: place.id(), caption, columns: [{ ...columns[0], go }, ...columns.slice(1)] };
+  if (parents) return tree({ ...shown, rows, parents });
+  const more = new Map((details ?? []).map((blocks, i) => [rows[i], blocks]));
+  const unfolded = (row) => (more.get(row)?.length ? () => nodes(more.get(row), place) : null);
+  return table({ ...shown, rows: rows.filter((row) => place.keeps(row[0].text)), details: unfolded });
 }
 
-function columnOf({ head = "", kind = "figure", definition = null, extra = false }, place, rows) {
+function columnOf({ head = "", kind = "figure", definition = null, extra = null }, place, rows, barred) {
   const words = head.replaceAll("\n", " ") || "name";
-  const text = (row) => row[place].text ?? row[place];
+  const text = (row) => row[place].text;
   const valued = rows.some((row) => row[place].value !== undefined);
   const worded = (row) => row[place].color || text(row).length > LONG;
   const textual = [...NAMES, "text"].includes(kind) || (!valued && rows.some(worded));
@@ -199,10 +222,14 @@ function columnOf({ head = "", kind = "figure", definition = null, extra = false
     csv: `${key}${UNITS[kind] ?? ""}`,
     definition,
     code: kind === "code",
-    optional: extra ? EXTRA_PX : null,
+    optional: extra,
     value: (row) => (valued && !textual ? (row[place].value ?? null) : full(row)),
-    show: (_, row) => styled(text(row), typeof row[place] === "string" ? {} : row[place], kind),
+    show: (row) => styled(text(row), row[place], kind),
     swatch: (row) => row[place].color,
-    bar: rows.some((row) => row[place].bar !== undefined) ? (row) => row[place].bar : kind === "share" ? (row) => row[place].value : null,
+    bar: rows.some((row) => row[place].bar !== undefined)
+      ? (row) => row[place].bar
+      : kind === "share" && !barred
+        ? (row) => row[place].value
+        : null,
   };
 }

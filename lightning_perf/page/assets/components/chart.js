@@ -124,12 +124,6 @@ export async function drawAll() {
   await Promise.all([...others, ...drawn.map((box) => box.redraw())]);
 }
 
-/** The label of a peak in a chart. */
-export function peakMark(x, y) {
-  const line = { showarrow: true, arrowhead: 0, ax: 0, ay: -18, arrowcolor: color("ink-soft") };
-  return { x, y, text: "peak", font: { size: 11 }, ...line };
-}
-
 /** A text for Plotly, which would read "<" as the start of markup. */
 export function chartText(text) {
   return visible(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");

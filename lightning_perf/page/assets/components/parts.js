@@ -7,10 +7,10 @@ import { copyButton, suggestion } from "./copy.js";
 import { term } from "./definitions.js";
 
 /** A titled part of a view. `definition`: key of the title's definition; `aside`: a remark next to the title. */
-export function section(title, { definition = null, aside = null, wide = true } = {}, ...children) {
+export function section(title, { definition = null, aside = null } = {}, ...children) {
   return h(
     "section",
-    { class: wide ? "part" : "part half" },
+    { class: "part" },
     h(
       "div",
       { class: "part-head" },

@@ -3,6 +3,7 @@
 import { fill, h } from "../core/dom.js";
 import { read, write } from "../core/state.js";
 import { hint } from "./definitions.js";
+import { swatch } from "./parts.js";
 
 const CHOICE_FROM = 6; // from this number of columns on, the reader can choose among them
 
@@ -112,6 +113,47 @@ export function scrollFrame(caption, content) {
   observer.observe(scroll);
   observer.observe(content);
   return { frame, scroll };
+}
+
+/** The cell of a row. `open` is called when the reader presses its name. */
+export function cell(column, row, first, open = null) {
+  const shown = column.show(row);
+  const share = column.bar?.(row);
+  const kind = column.kind === "number" ? "number" : "words";
+  return h(
+    first ? "th" : "td",
+    { scope: first ? "row" : null, class: column.bar ? `${kind} barred` : kind },
+    Number.isFinite(share) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, share)) } }) : null,
+    column.kind === "text" && typeof shown === "string"
+      ? named(column.swatch(row), name(shown, column.code, open), timelineLink(column, row))
+      : h("span", { class: "figure" }, typeof shown === "string" ? ends(shown) : shown),
+  );
+}
+
+// A name with its color and its link, side by side.
+function named(color, content, link) {
+  return color || link ? h("span", { class: "named" }, color ? swatch(color) : null, content, link) : content;
+}
+
+// A figure with its interval. A line may break before the bracket of the interval, or else before its second end.
+function ends(figure) {
+  const parts = figure.split(figure.includes(" (") ? / (?=\()/ : / (?=to |– )/);
+  return parts.map((part, i) => [i ? " " : null, h("span", { class: "end" }, part)]);
+}
+
+const LONG = 64;
+const SHORT = 24; // stays on one line
+
+/** A name. A long one is cut to one line and opens when the reader presses it. */
+export function name(text, code = false, open = null) {
+  const kind = code ? "name code" : "name";
+  if (!open && text.length <= LONG) return h("span", { class: text.length <= SHORT ? `${kind} short` : kind }, text);
+  const unfold = (event) => {
+    const opened = event.currentTarget.getAttribute("aria-expanded") === "true";
+    event.currentTarget.setAttribute("aria-expanded", String(!opened));
+  };
+  const properties = { class: `${kind} long${open ? " more" : ""}`, title: text, on: { click: open ?? unfold } };
+  return h("button", { type: "button", "aria-expanded": "false", ...properties }, text);
 }
 
 /** The link from a row to the timeline, for a column with `go(row)`, which returns its address or null. */

@@ -4,21 +4,27 @@ import { download, toCsv } from "../core/csv.js";
 import { fill, h } from "../core/dom.js";
 import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
-import { columnChoice, heading, markSorted, scrollFrame, searchField, timelineLink } from "./table_controls.js";
+import { order as sorted } from "./rows.js";
+import { nothing } from "./table.js";
+import { cell, columnChoice, heading, markSorted, scrollFrame, searchField, timelineLink } from "./table_controls.js";
 
 const OPEN_ROWS = 40; // outer levels start open as long as at most this number of rows is visible
 
 /**
  * Create a tree.
  *
- * `rows`: {depth, parent}, each before its children. `parent` is an index of `rows` or null.
- * `columns`: as for `table`. The first one has the names. With `closed` only the outermost rows are shown at first.
+ * `columns` and `rows` are as for `table`, and the first column has the names. `parents`: the index of the row above each
+ * row, or null. Each row comes before its children.
  */
-export function tree({ id, caption, columns, rows, sort, noun, closed = false }) {
+export function tree({ id, caption, columns, rows, parents }) {
   const children = rows.map(() => []);
+  const depths = [];
   const roots = [];
-  rows.forEach((row, i) => (row.parent === null ? roots : children[row.parent]).push(i));
-  const open = new Set(closed ? [] : opened(rows, children));
+  parents.forEach((parent, i) => {
+    depths.push(parent === null ? 0 : depths[parent] + 1);
+    (parent === null ? roots : children[parent]).push(i);
+  });
+  const open = new Set(opened(depths, children, roots.length));
   const body = h("tbody");
   const heads = new Map(columns.map((column) => [column.key, head(column)]));
   const titles = h("tr", { role: "row" });
@@ -31,13 +37,13 @@ export function tree({ id, caption, columns, rows, sort, noun, closed = false })
 
   function order() {
     const state = read();
-    return { by: state[key("sort")] ?? sort, down: state[key("order")] !== "up" };
+    return { by: state[key("sort")], down: state[key("order")] !== "up" };
   }
 
   function refresh(focus = null) {
     const { by, down } = order();
     markSorted(heads, by, down);
-    const wanted = matches(rows, columns[0], search.value);
+    const wanted = matches(rows, parents, columns[0], search.value);
     const shown = [];
     walk(roots, (i) => {
       if (wanted && !wanted.has(i)) return false;
@@ -46,12 +52,7 @@ export function tree({ id, caption, columns, rows, sort, noun, closed = false })
     });
     const visible = choice.shown();
     fill(titles, visible.map((column) => heads.get(column.key)));
-    fill(
-      body,
-      shown.length
-        ? shown.map((i) => line(i, wanted, visible))
-        : h("tr", {}, h("td", { colspan: visible.length, class: "nothing" }, "No row matches your search.")),
-    );
+    fill(body, shown.length ? shown.map((i) => line(i, wanted, visible)) : nothing(visible.length));
     const target = body.querySelector(`[data-row="${focus}"]`) ?? body.querySelector("[data-row]");
     target?.setAttribute("tabindex", "0");
     if (focus !== null) target?.focus();
@@ -60,52 +61,36 @@ export function tree({ id, caption, columns, rows, sort, noun, closed = false })
   function walk(list, visit) {
     const { by, down } = order();
     const column = columns.find((item) => item.key === by);
-    const value = (i) => column.value(rows[i]) ?? -Infinity;
-    const compare = (a, b) =>
-      column.kind === "number" ? value(a) - value(b) : String(value(a)).localeCompare(String(value(b)));
-    for (const i of column ? list.toSorted((a, b) => (down ? -1 : 1) * compare(a, b)) : list) {
-      if (visit(i)) walk(children[i], visit);
-    }
+    const ordered = sorted(list.map((i) => ({ i, row: rows[i] })), column && { value: ({ row }) => column.value(row) }, down);
+    for (const { i } of ordered) if (visit(i)) walk(children[i], visit);
   }
 
   function line(i, wanted, visible) {
-    const row = rows[i];
     const parent = children[i].length > 0;
     const isOpen = wanted ? true : open.has(i);
-    const cells = visible.map((column, c) => {
-      const value = column.value(row);
-      const text = column.show ? column.show(value, row) : (value ?? format.NOT_AVAILABLE);
-      const share = column.bar?.(row);
-      if (c > 0) {
-        const bar = Number.isFinite(share)
-          ? h("span", { class: "bar", style: { "--share": Math.min(1, share) } })
-          : null;
-        return h(
-          "td",
-          { role: "gridcell", class: column.bar ? "number barred" : "number" },
-          bar,
-          h("span", { class: "figure" }, text),
-        );
-      }
-      const mark = h(
-        "span",
-        { class: parent ? "twist" : "twist leaf", "aria-hidden": "true", on: { click: () => toggle(i) } },
-        parent ? (isOpen ? "▾" : "▸") : "",
-      );
-      return h(
-        "th",
-        { scope: "row", role: "rowheader", class: "words" },
-        h("span", { class: "branch", style: { "--depth": row.depth } }, mark, h("span", { class: "name code" }, text), timelineLink(columns[0], row)),
-      );
-    });
+    const [first, ...others] = visible;
+    const sign = parent ? (isOpen ? "▾" : "▸") : "";
+    const mark = h("span", { class: parent ? "twist" : "twist leaf", "aria-hidden": "true", on: { click: () => toggle(i) } }, sign);
+    const name = h("span", { class: "name code" }, first.value(rows[i]).trimStart());
     const properties = {
       role: "row",
       "data-row": i,
-      "aria-level": row.depth + 1,
+      "aria-level": depths[i] + 1,
       "aria-expanded": parent ? String(isOpen) : null,
       tabindex: "-1",
     };
-    return h("tr", { ...properties, on: { keydown: (event) => press(event, i) } }, cells);
+    const cells = others.map((column) => cell(column, rows[i], false));
+    for (const each of cells) each.setAttribute("role", "gridcell");
+    return h(
+      "tr",
+      { ...properties, on: { keydown: (event) => press(event, i) } },
+      h(
+        "th",
+        { scope: "row", role: "rowheader", class: "words" },
+        h("span", { class: "branch", style: { "--depth": depths[i] } }, mark, name, timelineLink(first, rows[i])),
+      ),
+      cells,
+    );
   }
 
   function toggle(i) {
@@ -132,7 +117,7 @@ export function tree({ id, caption, columns, rows, sort, noun, closed = false })
       ArrowLeft: () =>
         open.has(i)
           ? toggle(i)
-          : rows[i].parent !== null && go(shown.findIndex((item) => Number(item.dataset.row) === rows[i].parent)),
+          : parents[i] !== null && go(shown.findIndex((item) => Number(item.dataset.row) === parents[i])),
       Enter: () => children[i].length && toggle(i),
     };
     if (!(event.key in keys)) return;
@@ -175,7 +160,7 @@ export function tree({ id, caption, columns, rows, sort, noun, closed = false })
     h(
       "div",
       { class: "table-foot" },
-      h("span", {}, format.countOf(rows.length, noun)),
+      h("span", {}, format.countOf(rows.length, "row")),
       h(
         "button",
         { type: "button", class: "export", on: { click: () => download(`${id}.csv`, toCsv(columns, rows)) } },
@@ -185,26 +170,25 @@ export function tree({ id, caption, columns, rows, sort, noun, closed = false })
   );
 }
 
-function opened(rows, children) {
+function opened(depths, children, roots) {
   const open = [];
-  let shown = children.length - rows.filter((row) => row.parent !== null).length;
+  let shown = roots;
   for (let depth = 0; ; depth += 1) {
-    const level = rows.map((row, i) => i).filter((i) => rows[i].depth === depth && children[i].length);
-    const more = level.reduce((sum, i) => sum + children[i].length, 0);
-    if (level.length === 0 || (depth > 0 && shown + more > OPEN_ROWS)) return open;
+    const level = depths.map((_, i) => i).filter((i) => depths[i] === depth && children[i].length);
+    shown += level.reduce((sum, i) => sum + children[i].length, 0);
+    if (level.length === 0 || shown > OPEN_ROWS) return open;
     for (const i of level) open.push(i);
-    shown += more;
   }
 }
 
 // The rows with the text in their names, and all rows above them; null without a text.
-function matches(rows, column, text) {
+function matches(rows, parents, column, text) {
   const needle = text.trim().toLowerCase();
   if (!needle) return null;
   const found = new Set();
   rows.forEach((row, i) => {
     if (!String(column.value(row)).toLowerCase().includes(needle)) return;
-    for (let at = i; at !== null; at = rows[at].parent) found.add(at);
+    for (let at = i; at !== null; at = parents[at]) found.add(at);
   });
   return found;
 }

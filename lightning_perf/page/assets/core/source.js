@@ -59,11 +59,6 @@ class ServerSource {
     return poll(`data/diff?${new URLSearchParams({ run: before, other: after })}`, progress, signal);
   }
 
-  /** A page of a table that is too long for the report: {rows, total}. */
-  async table(query, { signal } = {}) {
-    return poll(`data/table?${new URLSearchParams(query)}`, () => {}, signal);
-  }
-
   /** Address of a recorded file of a run. */
   trace(name, file) {
     return new URL(`trace?${new URLSearchParams({ run: name, file })}`, location.href).href;

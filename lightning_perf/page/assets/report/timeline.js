@@ -1,5 +1,6 @@
 // The view "Timeline": the steps in time, drawn from the report, and Perfetto's own timeline if a server provides it.
 
+import { reasonOf } from "../components/blocks.js";
 import { command, lead, missing, section, unlessMissing } from "../components/parts.js";
 import { h } from "../core/dom.js";
 import { quote } from "../timeline/details.js";
@@ -8,13 +9,9 @@ import { openDock, perfettoAddress, restoreDock, seeDock, tracesOf } from "../ti
 import { timelineElement } from "../timeline/timeline.js";
 import * as format from "../text/format.js";
 
-export const timeline = { id: "timeline", title: "Timeline", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
+export const timeline = { id: "timeline", title: "Timeline", kinds: ["run", "trace"], ...unlessMissing(reasonOf("timeline"), render) };
 
 const OLDER = "This report does not have the times within its steps. Analyze the trace again.";
-
-function reason({ rank }) {
-  return rank ? null : "No step was profiled, so there is no timeline.";
-}
 
 function render(context) {
   const { rank, source, report } = context;

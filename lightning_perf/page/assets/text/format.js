@@ -29,17 +29,6 @@ export function duration(time_ns) {
   return scaled(time_ns, TIMES);
 }
 
-/** The largest unit in which `most` bytes are at least 1: {name, size}. */
-export function bytesAxis(most) {
-  const units = ["B", "KiB", "MiB", "GiB"].map((name, i) => ({ name, size: 1024 ** i }));
-  return units.findLast((unit) => most >= unit.size) ?? units[0];
-}
-
-/** The unit of an axis of times up to a maximum: {name, size_ns}, at least milliseconds. */
-export function timeAxis(most_ns) {
-  return most_ns >= 1e10 ? { name: "s", size_ns: 1e9 } : { name: "ms", size_ns: 1e6 };
-}
-
 /** An amount of memory, in powers of 1024. */
 export function bytes(size_bytes) {
   return scaled(size_bytes, BINARY);
@@ -66,13 +55,8 @@ export function share(part) {
   return text === "100.0" && part < 1 ? ">99.9 %" : `${text} %`;
 }
 
-/** A ratio, as a factor. */
-export function ratio(value) {
-  return Number.isFinite(value) ? `${digits(value)}×` : NOT_AVAILABLE;
-}
-
-/** Three significant digits without an exponent; all digits of the integer part. */
-export function digits(value) {
+// Three significant digits without an exponent; all digits of the integer part.
+function digits(value) {
   if (value === 0) return "0";
   let exponent = Math.floor(Math.log10(Math.abs(value)));
   const rounded = exponent <= 2 ? Number(fixed(Math.abs(value), 2 - exponent)) : Math.round(Math.abs(value));

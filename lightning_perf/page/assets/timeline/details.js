@@ -7,7 +7,7 @@ import { address, link } from "../core/state.js";
 import * as format from "../text/format.js";
 import { label } from "../text/labels.js";
 import { partsOf, spanOf } from "./lanes.js";
-import { markAddress, tableLink } from "./links.js";
+import { markAddress, tableLink } from "../core/links.js";
 import { fileAt, openDock, perfettoAddress, rangeIn, seeDock, tracesOf } from "./perfetto.js";
 
 /** One sentence about a bin, for readers who hear the page. */

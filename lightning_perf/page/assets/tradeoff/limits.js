@@ -135,9 +135,3 @@ function control({ id, title, unit, value, place, at, changed }) {
 
   return h("div", { class: "control" }, h("label", { for: id }, title), slider, number, h("span", {}, unit), clear);
 }
-
-/** Rows with the recommended variant first. */
-export function recommendedFirst({ recommendation }, rows) {
-  const first = (row) => Number(row.variant === recommendation?.variant);
-  return rows.toSorted((a, b) => first(b) - first(a));
-}
