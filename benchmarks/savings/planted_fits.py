@@ -138,7 +138,7 @@ HEALTHY = (
 
 
 class Batches(Dataset[Any]):
-    """Whole batches of one size, whose making takes time as planted."""
+    """Whole batches of one size. Making them takes time as planted."""
 
     def __init__(self, fit: Fit, folder: Path) -> None:
         self._fit, self._folder = fit, folder
@@ -182,7 +182,7 @@ def _runnable_s() -> float:
 
 
 class Module(pl.LightningModule):
-    """A small model, whose last rank is late as planted."""
+    """A small model. On the last rank it is late as planted."""
 
     def __init__(self, fit: Fit) -> None:
         super().__init__()
