@@ -186,7 +186,8 @@ class Module(pl.LightningModule):
 
     def __init__(self, fit: Fit) -> None:
         super().__init__()
-        self._fit, self.slept_s = fit, []
+        self._fit = fit
+        self.slept_s: list[float] = []
         self.net: nn.Module = {
             "MLP": lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)),
             "CNN": lambda: nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.Flatten(1)),
@@ -210,7 +211,8 @@ class Module(pl.LightningModule):
         self._loss(batch)
 
     def _loss(self, batch: Any) -> torch.Tensor:
-        return self.net(batch["input_ids"] if isinstance(batch, dict) else batch).float().pow(2).mean()
+        loss: torch.Tensor = self.net(batch["input_ids"] if isinstance(batch, dict) else batch).float().pow(2).mean()
+        return loss
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer."""

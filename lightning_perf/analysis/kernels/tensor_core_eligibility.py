@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -229,7 +230,7 @@ def on_tensor_cores(trace: Trace, rows: Int64Array) -> BoolArray:
     return named & trace.device.is_compute[rows]
 
 
-def most_reasons(trace: Trace, rows: Int64Array, group: NDArray[np.signedinteger]) -> dict[int, str]:
+def most_reasons(trace: Trace, rows: Int64Array, group: NDArray[np.integer[Any]]) -> dict[int, str]:
     """Return for each group of device work why most of its products without Tensor Cores run without them."""
     compute = trace.device.is_compute[rows]
     products, reason = unused_reasons(trace, rows[compute])
