@@ -56,8 +56,9 @@ def find_gaps(trace: Trace) -> Gaps:
     steps = Intervals(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
     idle = subtract(steps, device_busy(trace))
     sets = (queued_work(trace), *host_sets(trace).values())
-    dtype = np.int32 if (idle.end_ns - idle.start_ns).max(initial=0) <= np.iinfo(np.int32).max else np.int64
-    lengths = (part.astype(dtype) for part in exclusive_ns(sets, idle.start_ns, idle.end_ns))
+    long = (idle.end_ns - idle.start_ns).max(initial=0) > np.iinfo(np.int32).max
+    parts = exclusive_ns(sets, idle.start_ns, idle.end_ns)
+    lengths = (part if long else part.astype(np.int32) for part in parts)
     return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
 
 
