@@ -149,21 +149,20 @@ def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) 
     runs and compare them statistically. Nothing is called faster, slower or the same unless the runs are comparable, as
     `check_comparable` finds.
     """
-    operators = None
-    if before.operators is not None and after.operators is not None:
-        operators = before.operators, after.operators
-    on_device = operators and all(run.device_ns is not None for run in operators)
-    kernels = before.kernels, after.kernels
     first, second = before.breakdown, after.breakdown
-
+    old, new = before.operators, after.operators
     return Diff(
         before_steps=first.averaged_steps,
         after_steps=second.averaged_steps,
         step=_row("step", (first.wall.mean_ns or 0.0, None), (second.wall.mean_ns or 0.0, None), comparable),
         categories=_table(_categories(first), _categories(second), comparable),
-        operators_host=_table(*map(_host, operators), comparable) if operators else None,
-        operators_device=_table(*map(_device, operators), comparable) if on_device else None,
-        kernels=_table(*map(_kernels, kernels), comparable) if any(kernels) else None,
+        operators_host=_table(_host(old), _host(new), comparable) if old and new else None,
+        operators_device=_table(_device(old), _device(new), comparable)
+        if old and new and None not in (old.device_ns, new.device_ns)
+        else None,
+        kernels=_table(_kernels(before.kernels), _kernels(after.kernels), comparable)
+        if before.kernels or after.kernels
+        else None,
     )
 
 

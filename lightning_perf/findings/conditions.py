@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import HIGH_SHARE, MIN_SHARE, Problem, SavingRange, Severity
+from lightning_perf.findings.finding import HIGH_SHARE, MIN_SHARE, Finding, Problem, SavingRange, Severity
 from lightning_perf.findings.rules import device_rule, rule
 from lightning_perf.findings.savings import counted, each, step_ns
 from lightning_perf.run_files.fit.gpu_health import TROUBLE, GpuHealth
@@ -271,6 +273,33 @@ def throttled(gpus: Sequence[GpuHealth]) -> Problem | None:
         ),
         severity="moderate" if worst.lost >= HIGH_SHARE else "low",
     )
+
+
+_BESIDE = (("clock_mhz", "MHz under load"), ("temperature_c", "°C at most"), ("power_w", "W under load"))
+
+
+def with_gpu_health(finding: Finding, gpus: Sequence[GpuHealth]) -> Finding:
+    """Add the health of a straggler's GPU over the fit to its evidence, next to that of the others.
+
+    Figures that are not known of both sides are left out. They do not say that the GPU is the cause.
+    """
+    known = [gpu for gpu in gpus if gpu.watched_s >= LEAST_WATCHED_S] if finding.kind == "straggler" else []
+    own = next((gpu for gpu in known if gpu.rank == finding.rank), None)
+    others = [gpu for gpu in known if gpu.rank != finding.rank]
+    facts = []
+    for name, unit in _BESIDE if own is not None else ():
+        value, beside = getattr(own, name), [each for gpu in others if (each := getattr(gpu, name)) is not None]
+        if value is not None and beside:
+            facts.append(f"{value:,.0f} {unit} ({median(beside):,.0f})")
+    shares = [gpu.throttled_share for gpu in others if gpu.throttled_share is not None]
+    if own is not None and own.throttled_share is not None and any((own.throttled_share, *shares)) and shares:
+        reason = next((f"{each.reason} in " for each in own.reasons if each.harmful), "throttled in ")
+        facts.append(f"{reason}{format_share(own.throttled_share)} of the samples ({format_share(median(shares))})")
+    if not facts:
+        return finding
+    whose = f"rank {others[0].rank}" if len(others) == 1 else "the median other rank"
+    text = f"Its GPU over the fit, with that of {whose} in brackets: {', '.join(facts)}."
+    return replace(finding, evidence=(*finding.evidence, text))
 
 
 def _throttling(gpu: GpuHealth) -> str:

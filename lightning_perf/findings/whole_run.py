@@ -16,13 +16,14 @@ from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
-from lightning_perf.findings.conditions import contention, distortion, is_busy, is_oversubscribed
+from lightning_perf.findings.conditions import contention, distortion, is_busy, is_oversubscribed, with_gpu_health
 from lightning_perf.findings.finding import LEADING, MIN_SHARE, Finding, by_saving, make_finding, severity_of
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.registry import find_in_log
 from lightning_perf.findings.rules import ranks_rule
 from lightning_perf.findings.steps import one_per_cause, without_collections
 from lightning_perf.findings.worker_time import explain_workers
+from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 NOTABLE = 1.2
@@ -141,6 +142,7 @@ def check_findings(
     fit: FitTime | None = None,
     fit_findings: Sequence[Finding] = (),
     over_fit: RanksOverFit | None = None,
+    gpus: Sequence[GpuHealth] = (),
     path: str = "PATH",
 ) -> Checked:
     """Check the findings of the recorded steps against the whole run.
@@ -156,6 +158,7 @@ def check_findings(
         fit: The account of the fit, which shows the work of long steps.
         fit_findings: The findings about the whole fit. One of them may have the same cause.
         over_fit: The step logs of all ranks, which judge stragglers better than the recorded steps.
+        gpus: The health of the ranks' GPUs, which is shown where one of the ranks is late.
         path: The run's folder, or the trace.
     """
     usable = _usable(run)
@@ -191,6 +194,7 @@ def check_findings(
         findings = one_per_cause([*findings, *find_in_log(usable, lead, fit)], usable, lead, fit_findings)
     findings = without_collections(findings, fit, fit_findings)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
+    findings = [with_gpu_health(finding, gpus) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()
     held_back.sort(key=lambda held: held.finding.kind not in PROBED)  # the verdict names the first one

@@ -253,6 +253,7 @@ def build_report(
         fit=fit_time,
         fit_findings=fit_findings,
         over_fit=over_fit,
+        gpus=gpus,
         path=str(folder or paths[0]) if folder or paths else "PATH",
     )
     return PerfReport(

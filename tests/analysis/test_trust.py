@@ -155,32 +155,44 @@ def test_launches_without_a_kernel_are_counted(lost: int, line: str) -> None:
     assert ("without recorded work" in trust_line(found)) == bool(lost)
 
 
-def test_two_calls_of_one_launch_are_one() -> None:
-    """A runtime call and the driver's call below it share a correlation."""
-    builder = recording()
-    builder.runtime("cudaLaunchKernel", 500, 8, correlation=77).runtime("cuLaunchKernel", 502, 4, correlation=77)
-    builder.kernel("gemm", 520, 15, 77)
-    assert trusted(builder).empty_launches == 0
+LAUNCH, BEGIN, END = "cudaLaunchKernel", "cudaStreamBeginCapture", "cudaStreamEndCapture"
 
 
-def test_capturing_a_graph_starts_no_work() -> None:
-    builder = recording()
-    builder.runtime("cudaStreamBeginCapture", 300, 2)
-    for number in range(5):
-        builder.runtime("cudaLaunchKernel", 310 + 10 * number, 5, correlation=8000 + number)
-    builder.runtime("cudaStreamEndCapture", 390, 2)
-    assert trusted(builder).empty_launches == 0
-    builder.runtime("cudaLaunchKernel", 400, 5, correlation=8100)
-    assert trusted(builder).empty_launches == 1
-
-
-def test_a_capture_that_began_before_the_recording() -> None:
-    builder = recording()
-    builder.runtime("cudaLaunchKernel", 2, 5, correlation=8000).runtime("cudaStreamEndCapture", 12, 2)
-    assert trusted(builder).empty_launches == 0
+@pytest.mark.parametrize(
+    ("calls", "empty"),
+    [
+        # A runtime call and the driver's call below it share a correlation.
+        ([(LAUNCH, 500, 77), ("cuLaunchKernel", 502, 77)], 0),
+        # Calls that capture a graph start no work, also if the capture began before the recording.
+        (
+            [
+                (BEGIN, 300, 0),
+                (LAUNCH, 310, 80),
+                (LAUNCH, 320, 81),
+                (END, 390, 0),
+            ],
+            0,
+        ),
+        (
+            [
+                (BEGIN, 300, 0),
+                (LAUNCH, 310, 80),
+                (END, 390, 0),
+                (LAUNCH, 400, 81),
+            ],
+            1,
+        ),
+        ([(LAUNCH, 2, 80), (END, 12, 0)], 0),
+    ],
+)
+def test_launches_that_need_no_kernel_of_their_own(calls: list[tuple[str, int, int]], empty: int) -> None:
+    builder = recording().kernel("gemm", 520, 15, 77)
+    for name, start_us, correlation in calls:
+        builder.runtime(name, start_us, 2, correlation=correlation)
+    assert trusted(builder).empty_launches == empty
 
 
 def test_another_thread_captures() -> None:
     builder = recording(lost=1)
-    builder.runtime("cudaStreamBeginCapture", 5, 2, thread=99).runtime("cudaStreamEndCapture", 900, 2, thread=99)
+    builder.runtime(BEGIN, 5, 2, thread=99).runtime(END, 900, 2, thread=99)
     assert trusted(builder).empty_launches == 1

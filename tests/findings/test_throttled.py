@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -14,9 +15,12 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.page import report_parts
+from lightning_perf.report.sections.ranks import over_fit_section
 from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, GpuHealth
 from lightning_perf.run_files.steps import STEPS, StepSample
-from tests.support.shown import console_text, table_of
+from tests.analysis.ranks.test_whole_fit import log_ranks
+from tests.support.known import known
+from tests.support.shown import console_text, table_of, texts
 
 NONE, IDLE, SETTING, POWER_CAP, SLOWDOWN, SW_HOT, HW_HOT, BRAKE = 0, 1, 2, 4, 8, 0x20, 0x40, 0x80
 
@@ -156,3 +160,50 @@ def test_a_damaged_file_is_a_note(tmp_path: Path) -> None:
     report = analyzed(tmp_path)
     assert report.gpu_health == ()
     assert any("The health of the GPUs is left out" in note for note in report.notes)
+
+
+def late_rank(folder: Path, *gpus: GpuHealth, late: bool = True) -> PerfReport:
+    """Two ranks, of which rank 1 takes 30 ms longer over each batch, and the health of their GPUs."""
+    delays = np.zeros((100, 2))
+    delays[:, 1] = 30.0 * late
+    for rank, log in log_ranks({"compute": delays}).items():
+        STEPS.replace(folder, rank, *log)
+    for each in gpus:
+        GPU_HEALTH.replace(folder, each.rank, each)
+    return lightning_perf.analyze(folder)
+
+
+def straggler_of(report: PerfReport) -> str:
+    (found,) = [finding for finding in report.findings if finding.kind == "straggler"]
+    return " ".join(found.evidence)
+
+
+def test_the_gpu_of_a_late_rank_is_shown_beside_the_others(tmp_path: Path) -> None:
+    report = late_rank(tmp_path, gpu((100, NONE, 1900.0)), gpu(*HOT, rank=1, temperature_c=91.0))
+    assert straggler_of(report).endswith(
+        "Its GPU over the fit, with that of rank 0 in brackets: 1,190 MHz under load (1,900), 91 °C at most (70), "
+        "600 W under load (600), throttled by its hardware, too hot in 60.0 % of the samples (0 %)."
+    )
+    rows = texts(table_of(over_fit_section(known(report.over_fit), report.gpu_health), "rank"))
+    assert [row[-3:] for row in rows] == [
+        ("1,900 of 1,980 MHz", "600 of 700 W", "70 °C"),
+        ("1,190 of 1,980 MHz", "600 of 700 W", "91 °C"),
+    ]
+
+
+def test_nothing_is_said_of_gpus_that_are_unknown_or_of_ranks_that_are_on_time(tmp_path: Path) -> None:
+    short = gpu((9, HW_HOT, 1190.0), rank=1)  # too few samples
+    for number, gpus in enumerate(((), (gpu(*HOT, rank=1),), (gpu(*HOT),), (gpu(*HOT), short))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert "Its GPU" not in straggler_of(late_rank(folder, *gpus)), gpus
+    on_time = tmp_path / "on time"
+    on_time.mkdir()
+    report = late_rank(on_time, gpu(*HOT), gpu(*HOT, rank=1), late=False)
+    assert [finding.kind for finding in report.findings] == []
+
+
+def test_equal_gpus_of_a_late_rank_are_shown_as_equal(tmp_path: Path) -> None:
+    equal = [gpu((100, NONE, 1900.0), rank=rank) for rank in range(2)]
+    text = straggler_of(late_rank(tmp_path, *equal))
+    assert "1,900 MHz under load (1,900), 70 °C at most (70), 600 W under load (600)." in text

@@ -51,11 +51,6 @@ def without_tails(trace: Trace) -> Trace:
     return cut
 
 
-def averaged_wall_ns(trace: Trace) -> int:
-    """Return the wall time of the steps that averages are over."""
-    return averaged_time(trace).length_ns
-
-
 def share_of(trace: Trace, part: float, whole: float) -> float | None:
     """Return a part of a whole; None if the whole is 0, or unknown because the recording is cut off."""
     return None if trace.problems.lacks_work or not whole else part / whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
 from lightning_perf.analysis.kernels.flops import FlopCount, count_flops
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
@@ -86,7 +86,7 @@ def efficiency(trace: Trace, repeated: BoolArray | None = None) -> Efficiency:
         repeated: The operator rows of forward work that the backward repeats.
     """
     averaged = averaged_steps(trace)
-    wall = averaged_wall_ns(trace)
+    wall = averaged_time(trace).length_ns
     devices = _devices(trace, averaged, wall)
     count = count_flops(trace)
     by_arithmetic = count.by_arithmetic(count.least)

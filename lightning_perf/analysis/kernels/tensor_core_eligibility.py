@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from enum import IntEnum
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import json_shapes, largest_codes
+from lightning_perf.analysis.core.arrays import json_shapes, largest_codes, sum_by
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, matched_part
 from lightning_perf.trace.description import DeviceProperties
-from lightning_perf.trace.indexing import at_rows, distinct_rows, innermost_marked, used_codes
+from lightning_perf.trace.indexing import at_rows, distinct, distinct_rows, innermost_marked, used_codes
 from lightning_perf.trace.trace import Trace
 
 
@@ -108,23 +108,17 @@ def has_tensor_cores(device: DeviceProperties) -> bool | None:
 def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, ...]:
     """Find matrix products that ran without Tensor Cores."""
     rows, reason = unused_reasons(trace, kernels)
-    if not len(rows):
-        return ()
     operator = at_rows(trace.operators.name, trace.links.device_operator[rows], NO_ROW)
     caller = np.where(operator == NO_ROW, trace.device.name[rows], operator)
-    first, index = distinct_rows(reason, caller)
-    spent = np.bincount(index, weights=trace.device.duration_ns[rows], minlength=len(first))
-    count = np.bincount(index, minlength=len(first))
-    found: dict[str, Counter[str]] = defaultdict(Counter)
-    number: Counter[str] = Counter()
-    groups = zip(reason[first].tolist(), caller[first].tolist(), spent.tolist(), count.tolist(), strict=True)
-    for code, name, time_ns, kernels_of_group in groups:
-        found[_REASON_NAMES[code]][trace.names[name]] += int(time_ns)
-        number[_REASON_NAMES[code]] += kernels_of_group
-    unused = [
-        EligibleUnused(why, callers.total(), number[why], tuple(sorted(callers, key=lambda by: (-callers[by], by))[:5]))
-        for why, callers in found.items()
-    ]
+    duration = trace.device.duration_ns[rows]
+    unused = []
+    for code in np.unique(reason).tolist():
+        chosen = reason == code
+        callers, index = distinct(caller[chosen])
+        spent = sum_by(index, duration[chosen], len(callers)).tolist()
+        most = sorted((-time_ns, trace.names[each]) for time_ns, each in zip(spent, callers.tolist(), strict=True))[:5]
+        names = tuple(name for _, name in most)
+        unused.append(EligibleUnused(_REASON_NAMES[code], sum(spent), int(chosen.sum()), names))
     return tuple(sorted(unused, key=lambda row: (-row.time_ns, row.reason)))
 
 
@@ -236,7 +230,7 @@ def on_tensor_cores(trace: Trace, rows: Int64Array) -> BoolArray:
     return named & trace.device.is_compute[rows]
 
 
-def most_reasons(trace: Trace, rows: Int64Array, group: NDArray[np.signedinteger]) -> dict[int, str]:
+def most_reasons(trace: Trace, rows: Int64Array, group: NDArray[np.integer[Any]]) -> dict[int, str]:
     """Return for each group of device work why most of its products without Tensor Cores run without them."""
     compute = trace.device.is_compute[rows]
     products, reason = unused_reasons(trace, rows[compute])

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list, json_shapes, sum_by
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
 from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.kernels.flops import FORMULAS, count_flops
@@ -360,7 +360,7 @@ def language_model(trace: Trace, efficiency: Efficiency | None, found: Attention
     if counted is None or not steps:
         return None
     per_step = counted.tokens / counted.steps
-    wall_ns = averaged_wall_ns(trace)
+    wall_ns = averaged_time(trace).length_ns
     tokens = per_step * steps
     count = count_flops(trace)
     flops, coverage = sum(count.by_arithmetic(count.least).values()), count.coverage

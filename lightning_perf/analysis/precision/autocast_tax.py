@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, in_averaged_steps, share_of
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps, share_of
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import innermost_marked
@@ -86,7 +86,7 @@ def autocast_tax(trace: Trace) -> AutocastTax:
     rows = np.flatnonzero(
         copy[operators.name] & is_pair[operators.input_types] & in_averaged_steps(trace, operators.start_ns)
     )
-    time, whole = operators.duration_ns[rows], averaged_wall_ns(trace)
+    time, whole = operators.duration_ns[rows], averaged_time(trace).length_ns
     if on_device:
         compute = trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns)
         spent = np.zeros(len(operators) + 1, dtype=np.int64)  # the last entry takes work without an operator

@@ -209,7 +209,7 @@ def _collectives(trace: Trace, counted: BoolArray) -> tuple[CollectiveRow, ...]:
     told = counted[table.device_row]
     rows = table.device_row[told]
     columns = (table.name, table.dtype, table.group, table.group_size, table.in_elements, table.out_elements)
-    found = _rows(device.duration_ns[rows], np.stack([column[told] for column in columns]), trace.names)
+    found = [*_rows(device.duration_ns[rows], np.stack([column[told] for column in columns]), trace.names)]
     untold = counted.copy()
     untold[table.device_row] = False
     marked, annotation = _annotations(trace, np.flatnonzero(untold))
@@ -239,34 +239,26 @@ def _annotations(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int64Array
     return rows[order][place >= 0], ours[place[place >= 0]]
 
 
-def _annotated_rows(trace: Trace, duration_ns: Int64Array, annotation: Int64Array) -> list[CollectiveRow]:
-    """Return one row per name, types and shapes of the annotations."""
+def _annotated_rows(trace: Trace, duration_ns: Int64Array, annotation: Int64Array) -> Iterator[CollectiveRow]:
+    """Yield one row per name, types and shapes of the annotations."""
     marks = trace.annotations
     columns = (marks.name, marks.input_types, marks.input_shapes)
-    keys = np.stack([column[annotation].astype(np.int64) for column in columns])
-    found = []
-    for times, (code, types, shapes) in _by_key(duration_ns, keys):
+    for times, (code, types, shapes) in _by_key(duration_ns, np.stack([column[annotation] for column in columns])):
         name = trace.names[code].partition(":")[2]
         kind = collective_kind(name)
         listed = [each for each in json_list(trace.type_lists[types]) if each not in ("", "Scalar")]
         size = message_bytes(trace.type_lists[types], trace.shape_lists[shapes])
         # The inputs of an all-gather are one rank's part, and the annotation does not name the ranks.
-        found.append(
-            _row(name, kind, str(listed[0]) if listed else "", "", 0, None if kind == "all_gather" else size, times)
-        )
-    return found
+        yield _row(name, kind, str(listed[0]) if listed else "", "", 0, None if kind == "all_gather" else size, times)
 
 
-def _rows(duration_ns: Int64Array, keys: Int64Array, names: tuple[str, ...]) -> list[CollectiveRow]:
-    """Return one row per distinct key: codes of name, dtype and group (-1: unknown), ranks, elements in and out."""
-    found = []
+def _rows(duration_ns: Int64Array, keys: Int64Array, names: tuple[str, ...]) -> Iterator[CollectiveRow]:
+    """Yield one row per distinct key: codes of name, dtype and group (-1: unknown), ranks, elements in and out."""
     for times, (name, dtype, process_group, ranks, in_elements, out_elements) in _by_key(duration_ns, keys):
         kind = collective_kind(names[name])
-        type_name = names[dtype] if dtype >= 0 else ""
-        group = names[process_group] if process_group >= 0 else ""
+        type_name, group = (names[code] if code >= 0 else "" for code in (dtype, process_group))
         size = collective_bytes(kind, in_elements, out_elements, type_name)
-        found.append(_row(names[name], kind, type_name, group, ranks, size, times))
-    return found
+        yield _row(names[name], kind, type_name, group, ranks, size, times)
 
 
 def _by_key(duration_ns: Int64Array, keys: Int64Array) -> Iterator[tuple[Int64Array, list[int]]]:

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_wall_ns, cached_per_trace, share_of
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, cached_per_trace, share_of
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
 from lightning_perf.analysis.steps.categories import HOST_CATEGORIES, host_sets
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
@@ -56,10 +56,9 @@ def find_gaps(trace: Trace) -> Gaps:
     steps = Intervals(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
     idle = subtract(steps, device_busy(trace))
     sets = (queued_work(trace), *host_sets(trace).values())
-    dtype: type[np.signedinteger[Any]] = np.int64
-    if (idle.end_ns - idle.start_ns).max(initial=0) <= np.iinfo(np.int32).max:
-        dtype = np.int32
-    lengths = (part.astype(dtype) for part in exclusive_ns(sets, idle.start_ns, idle.end_ns))
+    long = (idle.end_ns - idle.start_ns).max(initial=0) > np.iinfo(np.int32).max
+    parts = exclusive_ns(sets, idle.start_ns, idle.end_ns)
+    lengths = (part if long else part.astype(np.int32) for part in parts)
     return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
 
 
@@ -163,18 +162,13 @@ def idle(trace: Trace) -> Idle | None:
     """Find the time in which no device works, and class it by the host's activity; None without a device."""
     if not len(trace.device):
         return None
-    wall_ns = averaged_wall_ns(trace)
+    wall_ns = averaged_time(trace).length_ns
     gaps = find_gaps(trace)
     length = gaps.end_ns - gaps.start_ns
-    cause = np.zeros(len(gaps), dtype=np.intp)
-    largest = np.full(len(gaps), -1, dtype=np.int64)
-    for at, name in enumerate(GAP_CLASSES):
-        more = gaps.parts_ns[name] > largest
-        cause[more] = at
-        largest[more] = gaps.parts_ns[name][more]
+    parts = np.stack([gaps.parts_ns[name] for name in GAP_CLASSES])
+    cause = parts.argmax(axis=0)
     caused = np.bincount(cause, minlength=len(GAP_CLASSES)).tolist()
-    idle_ns = int(length.sum())
-    totals = [int(gaps.parts_ns[name].sum()) for name in GAP_CLASSES]
+    idle_ns, totals = int(length.sum()), parts.sum(axis=1).tolist()
     classes = [
         IdleClass(name, total_ns, count, share_of(trace, total_ns, wall_ns), REMEDIES[name])
         for name, total_ns, count in zip(GAP_CLASSES, totals, caused, strict=True)

@@ -110,9 +110,10 @@ class Reading(Struct, frozen=True):
     )
 
 
-BURST = 50
+BURST = 200
 BURST_EVERY_S = 0.02
-"""Looks at the states of the workers in each stretch, and the mean time between two of them: a second in all."""
+"""Looks at the states of the workers in each stretch, and the mean time between two of them: four seconds in all. The
+standard error of a share is then at most 0.035."""
 
 LEAST_STATES = 32
 """Looks at the states of the workers from which the share of one is known."""
@@ -182,7 +183,7 @@ class WorkerUse:
         return time.perf_counter_ns(), uses, {kind: pressure_us(kind) for kind in ("io", "memory")}
 
     def _look_at_states(self, pids: Sequence[int]) -> None:
-        """Look at the states of the workers for a second, in a thread: when a step starts, they are not the usual."""
+        """Look at the states of the workers for seconds, in a thread: when a step starts, they are not the usual."""
         for gap in Random(0).choices(range(2, 19), k=BURST):
             if self._stop.wait(gap / 10 * BURST_EVERY_S):
                 return

@@ -88,6 +88,18 @@ def efficiency_section(efficiency: Efficiency) -> Iterator[Block]:
         yield Line(f"No MFU: {efficiency.mfu_missing}", "quiet")
 
 
+GPU_HEADS = ("clock\nunder load", "power\nunder load", "hottest")
+
+
+def gpu_figures(gpu: GpuHealth) -> tuple[str, str, str]:
+    """Return clock, power and heat of a GPU, below `GPU_HEADS`."""
+    return (
+        _of(gpu.clock_mhz, gpu.clock_limit_mhz, "MHz") + " (set)" * gpu.clock_is_set,
+        _of(gpu.power_w, gpu.power_limit_w, "W"),
+        NOT_AVAILABLE if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
+    )
+
+
 def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
     """Yield clock, power, heat and energy of each rank's GPU over the fit, and the reasons for low clocks."""
     yield Heading("GPUs over the training", definition="gpu-health")
@@ -95,14 +107,12 @@ def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
         (
             str(gpu.rank),
             gpu.load,
-            _of(gpu.clock_mhz, gpu.clock_limit_mhz, "MHz") + " (set)" * gpu.clock_is_set,
-            _of(gpu.power_w, gpu.power_limit_w, "W"),
-            NOT_AVAILABLE if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
+            *gpu_figures(gpu),
             format_energy(gpu.energy_j),
         )
         for gpu in gpus
     )
-    heads = ("rank", "load", "clock\nunder load", "power\nunder load", "hottest", "energy")
+    heads = ("rank", "load", *GPU_HEADS, "energy")
     yield table(heads, rows, kinds="name share" + " figure" * 4)
     for gpu in gpus:
         for found in gpu.reasons:

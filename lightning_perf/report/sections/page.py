@@ -106,7 +106,6 @@ PAGES: dict[str, Callable[[Any], Iterable[Block]]] = {
         *shadow_blocks(drift, EVERY_ROW),
     ),
     "forecast": functools.partial(forecast_section, top=EVERY_ROW),
-    "over_fit": over_fit_section,
 }
 """Parts of the page with the names of the fields of a report that they show."""
 
@@ -117,6 +116,8 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.trust is not None:
         parts["trust"] = [trust_block(report.trust)]
         parts["windows"] = _windows(report.trust) if report.trust.windows else []
+    if report.over_fit is not None:
+        parts["over_fit"] = over_fit_section(report.over_fit, report.gpu_health)
     if report.gpu_health:
         parts["gpu_health"] = gpu_health_section(report.gpu_health)
     if report.out_of_memory:

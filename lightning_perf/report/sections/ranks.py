@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lightning_perf.analysis.rank import RankAnalysis
@@ -10,7 +10,9 @@ from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.findings.savings import each
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
+from lightning_perf.report.sections.device import GPU_HEADS, gpu_figures
 from lightning_perf.report.sentences import who_is_late
+from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.show.blocks import Block, Cell, Field, Figure, Figures, Heading, Line, Plot, rest, table, tabulate
 from lightning_perf.show.plots import bars, of_total, time_axis
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
@@ -50,8 +52,8 @@ def ranks_section(report: PerfReport) -> Iterator[Block]:
     yield from map(Line, report.who_waits)
 
 
-def over_fit_section(run: RanksOverFit) -> Iterator[Block]:
-    """Yield a row per rank over the whole fit: how often it is late, and its own work by phase."""
+def over_fit_section(run: RanksOverFit, gpus: Sequence[GpuHealth] = ()) -> Iterator[Block]:
+    """Yield a row per rank over the whole fit: how often it is late, its own work by phase, and its GPU."""
     straggler = run.straggler
     yield Heading("Ranks over the whole fit", definition="late", aside=f"{count_of(run.steps, 'step')} compared")
     yield Line(who_is_late(run), "good" if straggler is None else "warning")
@@ -60,6 +62,12 @@ def over_fit_section(run: RanksOverFit) -> Iterator[Block]:
         Field("other", "duration", "other_ns", "own-work"),
     )
     ranks = sorted(run.ranks, key=lambda row: -row.late_share) if len(run.ranks) > MAX_RANKS else run.ranks
+    health = {gpu.rank: gpu_figures(gpu) for gpu in gpus if gpu.rank in {row.rank for row in ranks[:MAX_RANKS]}}
+    unknown = (NOT_AVAILABLE,) * len(GPU_HEADS)
+    watched = (
+        Field(f"GPU {head}", "figure", lambda row, at=at: health.get(row.rank, unknown)[at])
+        for at, head in enumerate(GPU_HEADS)
+    )
     yield tabulate(
         ranks[:MAX_RANKS],
         (
@@ -70,6 +78,7 @@ def over_fit_section(run: RanksOverFit) -> Iterator[Block]:
             Field("next batch", "duration", "input_ns"),
             *(work if run.whole_work else ()),
             Field("last step", "count", "last_step"),
+            *(watched if health else ()),
         ),
     )
     yield from rest(len(ranks) - MAX_RANKS, "", hint="")

@@ -87,7 +87,7 @@ def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterato
     if len(report.ranks) > 1:
         yield from ranks_section(report)
     if report.over_fit is not None:
-        yield from over_fit_section(report.over_fit)
+        yield from over_fit_section(report.over_fit, report.gpu_health)
     if lead is not None:
         yield from rank_sections(lead, top)
     if report.gpu_health:

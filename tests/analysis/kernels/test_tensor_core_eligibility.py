@@ -66,7 +66,8 @@ CONVOLVES = {"op": "aten::cudnn_convolution"}
 def test_why_products_run_without_them(
     device: tuple[str, int], kernels: list[tuple[str, Any, dict[str, Any]]], reasons: list[str]
 ) -> None:
-    builder = Kernels().gpu(device[0], computeMajor=device[1], computeMinor=0, numSms=80)
+    builder = Kernels()
+    builder.gpu(device[0], computeMajor=device[1], computeMinor=0, numSms=80)
     for name, types, inputs in kernels:
         builder.run(name, types, **inputs)
     found = arithmetic(builder.build()).eligible_unused
