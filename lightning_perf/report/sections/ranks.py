@@ -64,10 +64,10 @@ def over_fit_section(run: RanksOverFit, gpus: Sequence[GpuHealth] = ()) -> Itera
     ranks = sorted(run.ranks, key=lambda row: -row.late_share) if len(run.ranks) > MAX_RANKS else run.ranks
     health = {gpu.rank: gpu_figures(gpu) for gpu in gpus if gpu.rank in {row.rank for row in ranks[:MAX_RANKS]}}
     unknown = (NOT_AVAILABLE,) * len(GPU_HEADS)
-    watched = (
-        Field(f"GPU {head}", "figure", lambda row, at=at: health.get(row.rank, unknown)[at])
-        for at, head in enumerate(GPU_HEADS)
-    )
+
+    def watched(at: int) -> Field:
+        return Field(f"GPU {GPU_HEADS[at]}", "figure", lambda row: health.get(row.rank, unknown)[at])
+
     yield tabulate(
         ranks[:MAX_RANKS],
         (
@@ -78,7 +78,7 @@ def over_fit_section(run: RanksOverFit, gpus: Sequence[GpuHealth] = ()) -> Itera
             Field("next batch", "duration", "input_ns"),
             *(work if run.whole_work else ()),
             Field("last step", "count", "last_step"),
-            *(watched if health else ()),
+            *(map(watched, range(len(GPU_HEADS))) if health else ()),
         ),
     )
     yield from rest(len(ranks) - MAX_RANKS, "", hint="")
