@@ -154,14 +154,19 @@ class _LoggerRows:
             return metrics
 
 
+MEAN_TIMES = {"perf/step_time_ms": "step_ns", "perf/data_wait_ms": "data_wait_ns", "perf/device_time_ms": "device_ns"}
+RATES = {"perf/samples_per_s": "samples", "perf/tokens_per_s": "tokens"}
+"""The metrics that loggers show, and the fields of step samples that they average."""
+
+
 def step_metrics(samples: Sequence[StepSample]) -> dict[str, float]:
     """Average step samples of this process into the metrics that loggers show, as far as they are known."""
     metrics = {}
-    for name, field in (("step_time", "step_ns"), ("data_wait", "data_wait_ns"), ("device_time", "device_ns")):
+    for name, field in MEAN_TIMES.items():
         if times_ns := [time_ns for sample in samples if (time_ns := getattr(sample, field)) is not None]:
-            metrics[f"perf/{name}_ms"] = sum(times_ns) / len(times_ns) / 1e6
-    for name in ("samples", "tokens"):
-        counted = [(amount, each.step_ns) for each in samples if (amount := getattr(each, name)) is not None]
+            metrics[name] = sum(times_ns) / len(times_ns) / 1e6
+    for name, field in RATES.items():
+        counted = [(amount, each.step_ns) for each in samples if (amount := getattr(each, field)) is not None]
         if counted_ns := sum(step_ns for _, step_ns in counted):
-            metrics[f"perf/{name}_per_s"] = sum(amount for amount, _ in counted) / counted_ns * 1e9
+            metrics[name] = sum(amount for amount, _ in counted) / counted_ns * 1e9
     return metrics

@@ -189,7 +189,6 @@ def test_a_training_that_turns_slow(tmp_path: Path) -> None:
     # 148 ms more in each fetch: that is what the input has more, within what a busy machine adds.
     (grown,) = [row for row in capture.diff.categories.rows if row.name == "input"]
     assert 100 * MS < grown.change_ns < 250 * MS
-    assert any("waiting for input" in sentence for sentence in capture.evidence)
     assert "A step takes" in report.verdict.where, "the report is of the scheduled window"
     assert all("slow-step" not in source for source in report.sources)
     assert report.trust is not None
