@@ -13,6 +13,9 @@ from lightning_perf.trace.trace import Trace
 
 _FUNCTION = re.compile(r"^(?P<path>[^<>\n]+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 
+COLLECTION = "Python GC"
+"""A garbage collection among the functions, as torch names it from 2.15 on."""
+
 _LIBRARIES = {
     "PIL", "functorch", "lightning", "lightning_fabric", "lightning_perf", "lightning_utilities", "numpy", "pandas",
     "pytorch_lightning", "rich", "torch", "torchmetrics", "torchvision", "tqdm",
@@ -43,22 +46,26 @@ def function_text(name: str) -> str:
     """Return the recorder's name of a Python function as text for a reader.
 
     Example:
+        >>> function_text("Python GC")
+        "Python's garbage collection"
         >>> function_text("src/train.py(20): training_step")
         'training_step (src/train.py:20)'
     """
+    if name == COLLECTION:
+        return "Python's garbage collection"
     found = _FUNCTION.match(name)
     return name if found is None else f"{found['name']} ({found['path']}:{found['line']})"
 
 
 @cached_per_trace
 def _user_rows(trace: Trace) -> Int64Array:
-    """The rows of the user's functions in `Trace.python`."""
-    mine = trace.names_where(is_user_function)
+    """The rows of the user's functions, and of garbage collections, in `Trace.python`."""
+    mine = trace.names_where(lambda name: name == COLLECTION or is_user_function(name))
     return np.flatnonzero(mine[trace.python.name]) if len(trace.python) else np.empty(0, dtype=np.int64)
 
 
 def user_function(trace: Trace, thread: int, start_ns: int, end_ns: int) -> str | None:
-    """Return the innermost of the user's functions that covers more than half of a stretch of time."""
+    """Return the innermost user's function, or collection, that covers more than half of a stretch of time."""
     rows, table = _user_rows(trace), trace.python
     rows = rows[: int(np.searchsorted(table.start_ns[rows], end_ns, side="left"))]
     rows = rows[(table.end_ns[rows] > start_ns) & (table.thread[rows] == thread)]

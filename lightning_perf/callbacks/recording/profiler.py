@@ -45,7 +45,16 @@ def new_recorder(recording: Recording, device_type: str) -> profile:
         profile_memory=recording.profile_memory,
         with_stack=recording.with_stack,
         with_flops=recording.with_flops,
+        experimental_config=_with_collections() if recording.with_stack else None,
     )
+
+
+def _with_collections() -> Any:
+    """Return torch's setting that records garbage collections next to Python's functions; None before torch 2.15."""
+    try:
+        return torch._C._profiler._ExperimentalConfig(record_python_gc_info=True)  # private, without a public equal
+    except TypeError:
+        return None
 
 
 def recorder_is_taken() -> bool:

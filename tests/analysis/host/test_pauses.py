@@ -48,6 +48,14 @@ def test_a_stretch_is_cut_at_phases_and_short_pieces_do_not_count() -> None:
     assert [(pause.phase, pause.median_ns) for pause in found.phases] == [("backward", 2_400_000)]
 
 
+def test_a_collection_is_named_like_a_function() -> None:
+    builder = recorded()
+    for start in (0, 20_000, 40_000):
+        builder.host("python_function", "Python GC", start + 3_100, 4_000)
+    forward = known(known(pauses(builder.build())).phase("forward"))
+    assert forward.function == "Python GC"
+
+
 def test_runtime_calls_are_no_pauses() -> None:
     builder = TraceBuilder()
     for start in builder.steps(3, 10_000):

@@ -14,7 +14,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch.autograd.profiler import profile as autograd_profile
+from torch.torch_version import TorchVersion
 
+from lightning_perf.analysis.host.user_code import COLLECTION
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import (
     RecorderWatch,
@@ -315,6 +317,15 @@ def test_options_reach_the_recorder(tmp_path: Path) -> None:
     (product,) = [e for e in rich if e["name"] == "aten::mm"]
     assert product["args"]["Input Dims"] == [[3, 3], [3, 3]]
     assert any(e["cat"] == "python_function" for e in rich)
+
+
+@pytest.mark.skipif(torch.__version__ < TorchVersion("2.15"), reason="torch records collections from 2.15 on")
+def test_collections_are_recorded_next_to_functions(tmp_path: Path) -> None:
+    window = profiler(tmp_path, recording=Recording(with_stack=True), active=1)
+    start(window, 0)
+    gc.collect()
+    window.on_step_end()
+    assert any(event["name"] == COLLECTION for event in events(window.files[0]))
 
 
 def test_the_environment_of_the_user_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
