@@ -102,7 +102,7 @@ def judge(
         return Verdict(where=where, why=why, next=held_back[0].reason)
     if fit_findings:
         top = leads or fit_findings[0]
-        why = f"{'' if leads else 'The steps are healthy. In the fit around them: '}{top.title}."
+        why = f"{'' if leads else 'The recorded steps have no finding. Over the fit: '}{top.title}."
         return Verdict(where=where, why=why, next=f"{fix_text(top)} {saving_text(top, lead)}".strip())
     if not lead.breakdown.has_device and drives_device(lead.breakdown):
         return Verdict(
