@@ -42,11 +42,6 @@ os.environ[CACHE_VARIABLE] = OFF
 CORPUS_VARIABLE = "LIGHTNING_PERF_CORPUS"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the slow tests run first, so that no process waits for another one's at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine, the last resort of a hash must not decide a test."""
