@@ -90,6 +90,7 @@ def open_page(browser: Any, tab: Any, tmp_path: Path) -> Iterator[Any]:
         result.page.set_default_timeout(20_000)
         result.page.goto(f"{file.as_uri()}#view={view}" if view else file.as_uri())
         result.page.wait_for_selector("main h1")
+        result.page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
         return result
 
     yield open_

@@ -35,12 +35,18 @@ def run_of(folder: Path, steps: int, ranks: int = 1) -> PerfReport:
 
 
 def state(opened: Any) -> dict[str, str]:
-    return {key: values[0] for key, values in parse_qs(urlsplit(opened.page.url).fragment).items()}
+    address = opened.page.evaluate("location.hash.slice(1)")
+    return {key: values[0] for key, values in parse_qs(address).items()}
 
 
 def settle(opened: Any) -> dict[str, str]:
-    """The state of the address, once it has been written."""
-    opened.page.wait_for_timeout(400)
+    """The state of the address, once the page has handled what happened and written it.
+
+    The page's own timers are in order, so one that begins later and lasts longer ends later on the busiest machine.
+    """
+    opened.page.evaluate(
+        "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 400))))"
+    )
     return state(opened)
 
 

@@ -69,8 +69,7 @@ def test_limits_filter_and_stay_in_the_address(document: Tradeoff, open_page: An
     assert "max_ms=3" in page.url
     assert "max_drop=2.5" in page.url
     dimmed = "document.querySelector('.chart').data.slice(1, 4).map((trace) => trace.opacity < 1)"
-    page.wait_for_timeout(100)
-    assert page.evaluate(dimmed) == [True, True, False]
+    page.wait_for_function(f"String({dimmed}) === 'true,true,false'")
     page.reload()
     page.wait_for_selector("#table-variants tbody tr")
     assert kept(opened) == ["int8"]
