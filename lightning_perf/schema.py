@@ -16,7 +16,7 @@ _COMPARISON = (
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "analyze": ("lightning_perf.report.document:PerfReport", "lightning_perf.memory_snapshot.document:MemoryReport"),
     "diff": ("lightning_perf.report.compared:Compared", "lightning_perf.memory_snapshot.compared:MemoryDiff"),
-    "tune": ("lightning_perf.tune.result:TuneResult",),
+    "tune": ("lightning_perf.tune.result:TuneResult", "lightning_perf.tune.scaling:ScalingResult"),
     "data": ("lightning_perf.loading.result:LoadingReport",),
     "compare": _COMPARISON,
     "study": _COMPARISON,

@@ -14,6 +14,7 @@ from lightning_perf.arguments import (
     add_list,
     add_outputs,
     add_printed_list,
+    at_least,
     describe,
     positive,
     print_progress,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 HELP = "try changes on your training and keep those that are faster"
 
-TUNE_FILE, PATCH_FILE = "tune.json", "tune.patch"
-"""The document and the patch, in the folder of ``--out``."""
+TUNE_FILE, PATCH_FILE, SCALING_FILE = "tune.json", "tune.patch", "scaling.json"
+"""The document and the patch, in the folder of ``--out``, and the document of ``--devices``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "lightning-perf tune -o tuning train.py --lr 0.1",
             "lightning-perf tune --levers precision,workers --minutes 5 -m mypackage.train",
             "lightning-perf tune mypackage.training:make",
+            "lightning-perf tune --devices 1,2,4 train.py",
         ),
         exit_codes={
             ExitCode.SUCCESS: "tuned; with --gate, no lever saves as much",
@@ -85,6 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of a window (default: 0.75, shorter if the budget is small)",
     )
     add_count(trials, "--seed", default=0, least=0, help="seed of weights, samples and order of windows (default: 0)")
+    add_list(
+        trials,
+        "--devices",
+        metavar="N",
+        kind=at_least(1),
+        help="instead of levers, compare numbers of devices, and show the lost time per step by cause",
+    )
     trials.add_argument(
         "--gate",
         type=share,
@@ -128,6 +137,8 @@ def run(options: argparse.Namespace) -> int:
         if _is_name(options.training) and not options.module
         else find_script(options.training, is_module=options.module, command="tune")
     )
+    if options.devices:
+        _check_devices(options)
     if options.apply:
         _check_apply(training)
     settings = TuneSettings(
@@ -139,6 +150,11 @@ def run(options: argparse.Namespace) -> int:
     )
     say = progress_printer(options.quiet)
     out: Path | None = options.out
+    if options.devices:
+        from lightning_perf.tune.device_counts import measure_scaling
+
+        show(measure_scaling(training, options.devices, settings, say), options, kept_as=SCALING_FILE)
+        return ExitCode.SUCCESS
     if out is None:
         result = run_campaign(training, settings, say)
     else:
@@ -166,6 +182,15 @@ def run(options: argparse.Namespace) -> int:
     code, sentence = result.judge(options.gate)
     print_progress(sentence)
     return code
+
+
+def _check_devices(options: argparse.Namespace) -> None:
+    """Raise an error if ``--devices`` has nothing to compare, or an option that belongs to levers."""
+    given = [f"--{name}" for name in ("levers", "gate", "apply") if getattr(options, name)]
+    if given:
+        raise ScriptError("--devices", f"tries no levers, so {given[0]} has no meaning", f"Leave out {given[0]}")
+    if len(set(options.devices)) < 2 or len(set(options.devices)) < len(options.devices):
+        raise ScriptError("--devices", "needs at least two different numbers", "Give them, e.g. --devices 1,2")
 
 
 def _check_apply(training: str | Script) -> None:

@@ -65,7 +65,9 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
             "logger": importlib.import_module(f"{package}.loggers.logger").DummyLogger(),
         }
     )
-    if trainer.world_size > 1:
+    if "devices" in arguments:
+        _check_devices(trainer, arguments["devices"])
+    elif trainer.world_size > 1:
         raise TrialError(
             f"trials run on one device, and this Trainer has {trainer.world_size}: set devices=1 for the tuning, "
             "or hide the other devices, e.g. with CUDA_VISIBLE_DEVICES=0"
@@ -77,6 +79,16 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
         trainer.fit(training.module, train_dataloaders=training.data)
     else:
         trainer.fit(training.module, datamodule=training.data)
+
+
+def _check_devices(trainer: Trainer, devices: int) -> None:
+    """Check that the Trainer trains on that many devices, in processes that another program starts."""
+    strategy = trainer.strategy
+    if trainer.world_size != devices:
+        found = f"{type(strategy).__name__} of the Trainer has {trainer.world_size}"
+        raise TrialError(f"{found}: leave strategy= out, or set strategy='ddp' and num_nodes=1")
+    if getattr(strategy, "_start_method", "popen") != "popen":
+        raise TrialError(f"{type(strategy).__name__} of the Trainer starts its own processes: set strategy='ddp'")
 
 
 def trainer_class(module: Any) -> Any:

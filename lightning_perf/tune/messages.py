@@ -25,6 +25,8 @@ class Order(Message, frozen=True):
         pickled: The pickled training, or None.
         scout: Whether to check which levers apply and to profile a few steps, instead of training in windows.
         copy: Folder of an edited copy of the project, to send its `Arguments` instead; empty without one.
+        devices: To train on so many devices, one of them in this process, and to send `Measured` instead; or 0.
+        timed_steps: Steps to time then.
     """
 
     source: str | None
@@ -35,6 +37,24 @@ class Order(Message, frozen=True):
     scout: bool
     folder: str
     copy: str = ""
+    devices: int = 0
+    timed_steps: int = 0
+
+
+class Measured(Message, frozen=True):
+    """A training on one or several devices has ended, and its files are in the folder of the order.
+
+    Attributes:
+        device: ``cpu``, ``cuda`` or ``mps``.
+        device_name: Its name, for people.
+        threads: Threads on which torch computes.
+        core_wait_ns: Time per step for which the training thread was ready to run and had no core. None if unknown.
+    """
+
+    device: str
+    device_name: str
+    threads: int
+    core_wait_ns: float | None
 
 
 class Run(Message, frozen=True):

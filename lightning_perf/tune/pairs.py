@@ -6,7 +6,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 
 from msgspec import Struct
@@ -30,9 +30,9 @@ LOOK_S = 0.4
 """Seconds of training that show the time of a step."""
 
 
-def start_worker(order: Order) -> WorkerProcess:
+def start_worker(order: Order, environment: Mapping[str, str] | None = None) -> WorkerProcess:
     """Start a worker process with an order. A script searches modules as under ``python``, not as this process."""
-    return WorkerProcess(WORKER, order, path=sys.path if order.script is None else None)
+    return WorkerProcess(WORKER, order, path=sys.path if order.script is None else None, environment=environment)
 
 
 class Runner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import asdict, replace
@@ -22,11 +22,12 @@ SOURCES = (".py", ".yaml", ".yml")
 """Files of a folder outside git that count as code of its training."""
 
 
-def command_of(source: TrainingSource, settings: TuneSettings) -> str:
+def command_of(source: TrainingSource, settings: TuneSettings, devices: Sequence[int] = ()) -> str:
     """Return the command that repeats a tuning; empty for a training from Python."""
     if isinstance(source, bytes):
         return ""
     words = [f"--minutes={settings.minutes:g}"]
+    words += [f"--devices={','.join(map(str, devices))}"] if devices else []
     words += [f"--levers={','.join(settings.levers)}"] if settings.levers else []
     words += [f"--rounds={settings.rounds}"] if settings.rounds is not None else []
     words += [f"--window={settings.window_s:g}"] if settings.window_s is not None else []

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
+from lightning_perf.callbacks.steps.core_use import thread_use
 from lightning_perf.errors import TraceError, UserError
 from lightning_perf.lazy_imports import find_object
 from lightning_perf.machine.environment import cpu_name
@@ -28,12 +29,15 @@ from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.loader import Workers, fetch_cpu_share, training_loader
 from lightning_perf.tune.levers.optimizer import optimizers_of
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
-from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
+from lightning_perf.tune.messages import Measured, Order, Prediction, Profile, Ready, Run, Scouted, Window
 from lightning_perf.tune.project_copy import arguments_of, move_to_copy, parameters_of
 from lightning_perf.tune.script import Calls, run_script
 from lightning_perf.tune.training import Training, as_training
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
 from lightning_perf.workers.processors import usable_cpus
+
+FIRST_STEPS, RECORDED_STEPS = 5, 10
+"""Of a training on several devices: steps before those that are timed, and steps that are recorded after them."""
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS, PROFILED_STEPS = 2, 3
@@ -217,7 +221,7 @@ def main(channel: Channel) -> None:
 def work(channel: Channel) -> None:
     """Carry out one order."""
     order = channel.receive(Order)
-    carry_out = _scout if order.scout else _report_arguments if order.copy else _train
+    carry_out = _scout if order.scout else _report_arguments if order.copy else _measure if order.devices else _train
     calls = Calls(order.script.root if order.scout and order.script is not None else None)
     if order.script is None:
         carry_out(order, channel, _load(order), calls)
@@ -269,6 +273,55 @@ def _train(order: Order, channel: Channel, training: Training, _: Calls) -> None
         raise TrialError("the training ended by itself, before the trial did")
 
 
+class CoreWait(LightningCallback):
+    """Measures how long the training thread waits for a core, between the ends of two steps.
+
+    Attributes:
+        step_ns: That time per step; None if unknown.
+        device: The device of this process.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        self.step_ns: float | None = None
+        self.device = torch.device("cpu")
+        self._first, self._last = first, last
+        self._begin: tuple[int, int] | None = None
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        """Read the counter of the thread at the first and the last step."""
+        step, self.device = trainer.global_step, trainer.strategy.root_device
+        if step < self._first or self.step_ns is not None or (self._begin is not None and step < self._last):
+            return
+        use = thread_use()
+        if use is not None and self._begin is None:
+            self._begin = step, use[1]
+        elif use is not None and self._begin is not None:
+            self.step_ns = (use[1] - self._begin[1]) / (step - self._begin[0])
+
+
+def _measure(order: Order, channel: Channel, training: Training, _: Calls) -> None:
+    """Train on one of several devices: some steps are timed, then some recorded."""
+    recorder = PerfCallback(
+        skip_first=order.timed_steps,
+        warmup=WARM_UP_STEPS,
+        active=RECORDED_STEPS,
+        repeat=1,
+        dirpath=str(Path(order.folder) / "perf"),
+        report="none",
+        log_metrics=False,
+        fingerprint="light",
+        record_shapes=False,
+    )
+    waits = CoreWait(FIRST_STEPS, order.timed_steps)
+    steps = order.timed_steps + WARM_UP_STEPS + RECORDED_STEPS + 1
+    fit(training, [waits, recorder], order.folder, devices=order.devices, max_steps=steps)
+    channel.send(Measured(waits.device.type, _device_name(waits.device), torch.get_num_threads(), waits.step_ns))
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name() or device.type
+
+
 def _load(order: Order) -> Training:
     """Load the training, with the weights of the seed."""
     from lightning.pytorch import seed_everything
@@ -292,5 +345,4 @@ def _machine(training: Any) -> Machine:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     device = trainer_class(training.module)(**given, **quiet).strategy.root_device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name() or device.type
-    return Machine(device.type, capability, usable_cpus(), name)
+    return Machine(device.type, capability, usable_cpus(), _device_name(device))

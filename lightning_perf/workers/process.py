@@ -225,10 +225,11 @@ class WorkerProcess:
         return f"; last lines: {lines}" if lines else "; it printed nothing"
 
 
-def wait_for_messages(workers: Collection[WorkerProcess]) -> list[WorkerProcess]:
+def wait_for_messages(workers: Collection[WorkerProcess], timeout_s: float = math.inf) -> list[WorkerProcess]:
     """Wait until at least one worker process has sent a message or has ended; return all that have."""
     found: list[WorkerProcess] = []
-    while workers and not found:
+    until_s = time.monotonic() + timeout_s
+    while workers and not found and time.monotonic() < until_s:
         ready = connection.wait([worker.fileno() for worker in workers], LOOK_S)
         found = [worker for worker in workers if worker.fileno() in ready or worker.exit_code is not None]
     return found

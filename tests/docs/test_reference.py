@@ -30,6 +30,7 @@ from lightning_perf.report.compared import Compared
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.nan_diagnosis import NanDiagnosis
 from lightning_perf.tune.result import TuneResult
+from lightning_perf.tune.scaling import ScalingResult
 from tests.support.markdown import DOCS
 
 _SECTION = re.compile(r"^::: ([\w.]+)$", re.M)
@@ -48,7 +49,7 @@ def reachable(annotation: object, seen: set[type]) -> Iterator[type[msgspec.Stru
 
 PARTS = list(reachable(PerfReport, set()))
 ROOTS = (
-    *(PerfReport, Compared, Comparison, Unfair, InvalidRuns, Tradeoff, Sweep, TuneResult, Calibration),
+    *(PerfReport, Compared, Comparison, Unfair, InvalidRuns, Tradeoff, Sweep, TuneResult, ScalingResult, Calibration),
     *(LoadingReport, Explanation, NanDiagnosis, History, HistoryGate, MemoryReport, MemoryDiff),
 )
 OTHER_PARTS = sorted({part for root in ROOTS for part in reachable(root, set())} - set(PARTS), key=str)
