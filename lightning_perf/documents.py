@@ -18,9 +18,8 @@ from msgspec import Struct
 from lightning_perf.saved_json import decode_json
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 TOP = 8
 """Rows of a long table, unless you ask for more."""
@@ -133,9 +132,8 @@ class PageDocument(Document, frozen=True):
 
 def page_json(document: PageDocument) -> bytes:
     """Return a document as JSON for its page, with the blocks of the page."""
-    from lightning_perf.page.blocks import add_parts
-
-    return add_parts(document._page_data(), document._parts())
+    parts = {name: blocks for name, items in document._parts().items() if (blocks := tuple(items))}
+    return document._page_data()[:-1] + b',"parts":' + msgspec.json.encode(parts) + b"}"
 
 
 class Format(Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 _COMPARISON = (
@@ -67,13 +67,7 @@ def _move_descriptions(definition: dict[str, Any]) -> None:
     text, _, attributes = definition.get("description", "").partition("    Attributes:\n")
     if text:
         definition["description"] = " ".join(text.partition("    Example:")[0].split())
-    for name, meaning in _attributes(attributes.partition("\n    Example:")[0]):
+    _, *found = _ATTRIBUTE.split(attributes.partition("\n    Example:")[0])
+    for name, meaning in zip(found[::2], found[1::2], strict=True):
         if name in definition.get("properties", {}):
-            definition["properties"][name]["description"] = meaning
-
-
-def _attributes(section: str) -> Iterator[tuple[str, str]]:
-    found = list(_ATTRIBUTE.finditer(section))
-    for place, match in enumerate(found):
-        end = found[place + 1].start() if place + 1 < len(found) else len(section)
-        yield match[1], " ".join(section[match.end() : end].split())
+            definition["properties"][name]["description"] = " ".join(meaning.split())

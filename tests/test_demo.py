@@ -13,7 +13,7 @@ import pytest
 import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.demo import RECORDINGS, RUNS
-from lightning_perf.page.browser import has_browser
+from lightning_perf.page.html import has_browser
 from lightning_perf.project import install_command
 from tests.support.absent_packages import without
 

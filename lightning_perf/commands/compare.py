@@ -179,14 +179,14 @@ def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.records.record import find_records
 
-    given = [_name_and_paths(text) for text in texts]
-    last_parts = Counter(Path(paths).name for name, paths in given if name is None)
+    given = [text.partition("=") if "=" in text and not Path(text).exists() else ("", "", text) for text in texts]
+    last_parts = Counter(Path(paths).name for _, equals, paths in given if not equals)
     arms: dict[str, tuple[RunRecord, ...]] = {}
-    for name, paths in given:
+    for name, equals, paths in given:
         folders = [paths] if Path(paths).exists() else paths.split(",")
         if not all(folders):
             raise CompareError(f"'{paths}': a folder name is empty. Give each arm as NAME=PATH or NAME=PATH,PATH.")
-        if name is None:
+        if not equals:
             name = Path(paths).name
             if not name or last_parts[name] > 1:
                 name = paths
@@ -194,8 +194,3 @@ def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
             raise CompareError(f"two arms are named '{name}'. Give each arm its own name: NAME=PATH.")
         arms[name] = tuple(record for folder in folders for record in find_records(folder, print_progress))
     return arms
-
-
-def _name_and_paths(text: str) -> tuple[str | None, str]:
-    name, equals, paths = text.partition("=")
-    return (None, text) if not equals or Path(text).exists() else (name, paths)

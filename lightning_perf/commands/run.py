@@ -236,7 +236,7 @@ def _read_report(folder: Path) -> PerfReport | None:
 
 
 def _open(report: PerfReport, folder: Path) -> None:
-    from lightning_perf.page.browser import has_browser
+    from lightning_perf.page.html import has_browser
 
     page = folder / PAGE
     report.write_html(page)

@@ -127,6 +127,9 @@ def check_ratio(
         and finding.step_ms
     ]
     saved = ratio.map(lambda value: 1 - value * followed.time_factor)
+    parameters = before.facts.get("model.parameters")
+    counted = f", {parameters:,} parameters" if isinstance(parameters, int) else ""
+    network = f"{name}{counted}" if (name := before.facts.get("model.class")) is not None else ""
     processor = lead.metadata.processor
     machine = " and ".join(lead.workload.devices) or (processor.name if processor is not None else None) or ""
     return tuple(
@@ -139,7 +142,7 @@ def check_ratio(
             source=finding.basis,
             method=method,
             measurement=measurement,
-            network=_network(before.facts),
+            network=network,
             fingerprint=_fingerprint(lead.workload),
             machine=machine,
             versions={
@@ -220,7 +223,12 @@ def _step_times(
 def _recorded_facts(rank: RankAnalysis) -> dict[str, FactValue]:
     """Return the settings that a recording shows by itself, under the names of a run record."""
     facts: dict[str, FactValue] = {"model.compiled": rank.workload.compiled}
-    if (half := _sixteen_bit_share(rank)) is not None:
+    if rank.arithmetic is not None and rank.arithmetic.compute_ns:
+        half_ns = rank.arithmetic.row("fp16").time_ns + rank.arithmetic.row("bf16").time_ns
+        half: float | None = half_ns / rank.arithmetic.compute_ns
+    else:
+        half = _share_of_work(rank, lambda row: row.arithmetic, ("bf16", "fp16"))
+    if half is not None:
         facts["train.precision"] = "16 bits" if half >= SIXTEEN_BIT_SHARE else "32 bits"
     if rank.metadata.loader is not None:
         facts["train.batch_size"] = rank.metadata.loader.batch_size
@@ -236,13 +244,6 @@ def _recorded_facts(rank: RankAnalysis) -> dict[str, FactValue]:
     return facts
 
 
-def _sixteen_bit_share(rank: RankAnalysis) -> float | None:
-    if rank.arithmetic is not None and rank.arithmetic.compute_ns:
-        half_ns = rank.arithmetic.row("fp16").time_ns + rank.arithmetic.row("bf16").time_ns
-        return half_ns / rank.arithmetic.compute_ns
-    return _share_of_work(rank, lambda row: row.arithmetic, ("bf16", "fp16"))
-
-
 def _share_of_work(rank: RankAnalysis, key: Callable[..., str | None], values: Sequence[str]) -> float | None:
     """Return the share of a processor's convolutions and products with one of some values of a property."""
     if rank.host_compute is None:
@@ -251,13 +252,6 @@ def _share_of_work(rank: RankAnalysis, key: Callable[..., str | None], values: S
     times = [(key(row), row.time_ns) for row in rank.host_compute.work if row.kind in kinds and key(row) is not None]
     total = sum(time_ns for _, time_ns in times)
     return sum(time_ns for value, time_ns in times if value in values) / total if total else None
-
-
-def _network(facts: Facts) -> str:
-    name, parameters = facts.get("model.class"), facts.get("model.parameters")
-    if name is None:
-        return ""
-    return f"{name}, {parameters:,} parameters" if isinstance(parameters, int) else str(name)
 
 
 def _fingerprint(workload: Workload) -> str | None:

@@ -12,11 +12,10 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.growth import MemoryGrowth
-from lightning_perf.analysis.steps.step_times import StepTimes
-from lightning_perf.findings.finding import SIXTEEN_BITS, Finding, by_saving
-from lightning_perf.findings.fit import is_compilation
-from lightning_perf.findings.ranks import SHARED_WAITS
-from lightning_perf.findings.rules import (
+from lightning_perf.findings.finding import (
+    SIXTEEN_BITS,
+    Finding,
+    by_saving,
     compile_rule,
     device_rule,
     fit_rule,
@@ -26,6 +25,8 @@ from lightning_perf.findings.rules import (
     rule,
     run_rule,
 )
+from lightning_perf.findings.fit import is_compilation
+from lightning_perf.findings.ranks import SHARED_WAITS
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 
 TOPICS = (
@@ -86,11 +87,6 @@ def find_in_fit(
         findings += growth_rule.find(growth)
     findings += device_rule.find(gpus)
     return tuple(sorted(findings, key=by_saving))
-
-
-def find_in_log(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> list[Finding]:
-    """Apply every rule about the step log of a run. The leading rank's recording and the account show the reasons."""
-    return log_rule.find(run, lead, fit)
 
 
 FIXES = {

@@ -17,10 +17,17 @@ from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.conditions import contention, distortion, is_busy, is_oversubscribed, with_gpu_health
-from lightning_perf.findings.finding import LEADING, MIN_SHARE, Finding, by_saving, make_finding, severity_of
+from lightning_perf.findings.finding import (
+    LEADING,
+    MIN_SHARE,
+    Finding,
+    by_saving,
+    log_rule,
+    make_finding,
+    ranks_rule,
+    severity_of,
+)
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
-from lightning_perf.findings.registry import find_in_log
-from lightning_perf.findings.rules import ranks_rule
 from lightning_perf.findings.steps import one_per_cause, without_collections
 from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
@@ -81,12 +88,11 @@ class HeldBack(Struct, frozen=True):
 
 
 class Stretch(Struct, frozen=True):
-    """How the recorded steps compare with the steps of the run that were not recorded.
+    """The recorded steps were unlike those of the run that were not recorded.
 
     Attributes:
         ratio: The recorded step divided by the usual step.
-        kind: ``usual``; ``fast`` or ``slow`` for an unusual stretch of the run; ``profiled`` if the profiler itself may
-            have made the steps slow.
+        kind: ``fast`` or ``slow``.
     """
 
     recorded_ns: float
@@ -111,7 +117,7 @@ class Checked(Struct, frozen=True):
 
 
 def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | None) -> Stretch | None:
-    """Compare the recorded steps with those of the run; None if there is nothing to compare."""
+    """Return how the recorded steps differ from those of the run; None if they do not, or the profiler slows them."""
     if lead is None or run is None or run.only_profiled or not lead.breakdown.marked or not run.p50_ns:
         return None
     if run.steps < LEAST_STRETCH_STEPS:
@@ -123,11 +129,9 @@ def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | N
     ratio = recorded_ns / run.p50_ns
     windows = trusted.windows if trusted is not None else ()
     overheads = [each.overhead.estimate for each in windows if each.overhead is not None and not each.window.capture]
-    if ratio >= NOTABLE:
-        kind = "slow" if overheads and max(overheads) < NOTABLE else "profiled"
-    else:
-        kind = "fast" if 0 < ratio <= 1 / NOTABLE else "usual"
-    return Stretch(recorded_ns, run.p50_ns, ratio, kind)
+    if ratio >= NOTABLE and overheads and max(overheads) < NOTABLE:
+        return Stretch(recorded_ns, run.p50_ns, ratio, "slow")
+    return Stretch(recorded_ns, run.p50_ns, ratio, "fast") if 0 < ratio <= 1 / NOTABLE else None
 
 
 def check_findings(
@@ -191,7 +195,7 @@ def check_findings(
         if missed is not None:
             findings.append(missed)
     if usable is not None:
-        findings = one_per_cause([*findings, *find_in_log(usable, lead, fit)], usable, lead, fit_findings)
+        findings = one_per_cause([*findings, *log_rule.find(usable, lead, fit)], usable, lead, fit_findings)
     findings = without_collections(findings, fit, fit_findings)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     findings = [with_gpu_health(finding, gpus) for finding in findings]
@@ -247,7 +251,7 @@ def _judge(
     if processor is not None and competes and is_oversubscribed(processor):
         enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
         return HeldBack(finding, f"Estimated on oversubscribed cores. Use fewer threads: {enough}.")
-    if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
+    if place is not None and run is not None and max(place.ratio, 1 / place.ratio) >= UNLIKE:
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "
             f"{format_duration(place.usual_ns)}, so their shares do not apply to the usual step. Record other steps: "
@@ -272,10 +276,6 @@ def _of_usual_step(finding: Finding, run: StepTimes) -> Finding:
     factor = step_ms / finding.step_ms
     low_ms, high_ms = factor * finding.saving_low_ms, factor * finding.saving_high_ms
     return replace(finding, saving_low_ms=low_ms, saving_high_ms=high_ms, step_ms=step_ms)
-
-
-def _unlike(place: Stretch) -> bool:
-    return max(place.ratio, 1 / place.ratio) >= UNLIKE
 
 
 def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding | HeldBack | str:
@@ -438,7 +438,7 @@ def _without_hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | 
 
 
 def _headline(place: Stretch | None) -> str:
-    if place is None or place.kind not in ("slow", "fast"):
+    if place is None:
         return ""
     return (
         f"Recorded in an unusually {place.kind} stretch: the run's median step takes "

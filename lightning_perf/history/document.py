@@ -15,9 +15,8 @@ from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 SCHEMA_VERSION = 1
 

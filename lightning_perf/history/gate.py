@@ -18,13 +18,17 @@ from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, GateResult,
 from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair, UnfairError, or_refusal
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.history.add import read_runs
-from lightning_perf.history.read import Trend, find_trends, logged_quality, matching_commits, series_name
-from lightning_perf.history.series import (
+from lightning_perf.history.read import (
     MeasuredRow,
+    Trend,
     find_metric,
+    find_trends,
     from_scale,
     group_runs,
+    logged_quality,
+    matching_commits,
     row_values,
+    series_name,
     to_scale,
     unfair_differences,
 )

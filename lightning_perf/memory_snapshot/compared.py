@@ -17,9 +17,8 @@ from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, M
 from lightning_perf.report.compared import join_notes
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""

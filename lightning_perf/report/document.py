@@ -37,10 +37,9 @@ from lightning_perf.show.terminal_text import safe
 from lightning_perf.units import format_duration, format_rate, format_share
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.report.compared import Compared
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""

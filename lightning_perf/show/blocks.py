@@ -314,6 +314,9 @@ CHOSEN = 9999
 
 Block: TypeAlias = "Line | Listing | Heading | Table | Code | Chart | Details | Context | Figures | Bar | Plot | Card"
 
+Parts: TypeAlias = "Mapping[str, Iterable[Block]]"
+"""The blocks of each part of a page. A view places the parts, next to its charts."""
+
 TableRow: TypeAlias = Sequence[str | float | Cell | None]
 
 FORMATS: dict[Kind, Callable[[float | None], str]] = {

@@ -1,4 +1,4 @@
-"""The jobs of the worker processes and their answers: the messages between the server and `worker.main`."""
+"""The jobs of the worker processes and their answers: the messages between the server and `documents.main`."""
 
 from __future__ import annotations
 
@@ -52,11 +52,5 @@ class Failed(Message, frozen=True):
         return self.status == 500
 
 
-class Damaged(Message, frozen=True):
-    """A query needs a file that is damaged or missing."""
-
-    path: str
-
-
 Job: TypeAlias = Task | DiffQuery
-Answer: TypeAlias = Working | Done | Failed | Damaged
+Answer: TypeAlias = Working | Done | Failed

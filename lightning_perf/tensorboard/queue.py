@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from lightning_perf.tensorboard.jobs import Answer, Damaged, Done, Failed, Job, Task, Working
+from lightning_perf.tensorboard.jobs import Answer, Done, Failed, Job, Task, Working
 from lightning_perf.workers.process import WorkerError, WorkerProcess, WorkerUnwantedError
 
 ENVIRONMENT = {
@@ -53,7 +53,7 @@ class Queue:
 
     def __init__(
         self,
-        target: str = "lightning_perf.tensorboard.worker:main",
+        target: str = "lightning_perf.tensorboard.documents:main",
         *,
         busy_s: float = 10.0,
         wait_s: float = 2.0,
@@ -89,13 +89,6 @@ class Queue:
             if entry.ended_s is not None and not remembered:
                 self._forget(entry)
             return entry.answer
-
-    def forget(self, task: Task) -> None:
-        """Forget a finished task, so that the next request makes its document again."""
-        with self._lock:
-            entry = self._entries.get(_identity(task))
-            if entry is not None and isinstance(entry.answer, Done):
-                self._forget(entry)
 
     def _add(self, job: Job, now: float) -> _Entry:
         if isinstance(job, Task):
@@ -182,7 +175,6 @@ class Queue:
                 Working,
                 Done,
                 Failed,
-                Damaged,
                 timeout_s=self.stalled_s,
                 is_wanted=lambda: time.monotonic() - entry.asked_s <= self.abandoned_s,
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,9 @@ from werkzeug.wrappers import Request, Response
 from lightning_perf.documents import page_json
 from lightning_perf.page.html import plotly_file
 from lightning_perf.project import install_command
-from lightning_perf.tensorboard.cache import Document, find, is_intact, key_of, make_task
+from lightning_perf.tensorboard.cache import Document, RunSummaries, find, key_of, make_task, read_intact
 from lightning_perf.tensorboard.discovery import Run, Scanner
-from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Working
+from lightning_perf.tensorboard.jobs import DiffQuery, Failed, Working
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.responses import (
     CHARTS,
@@ -30,7 +29,6 @@ from lightning_perf.tensorboard.responses import (
     perfetto_assets,
     perfetto_policy,
 )
-from lightning_perf.tensorboard.run_summaries import RunSummaries
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.view import Resource
 
@@ -166,23 +164,17 @@ class Routes:
     def diff(self, request: Request) -> Response:
         """Answer with the changes from one run to another."""
         runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
-        for _ in range(MOST_DAMAGED):
-            made = [self._make(run, "report") for run in runs]
-            working = [state for state in made if isinstance(state, Working)]
-            if working:
-                done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
-                return _progress(request, Working(done, working[0].message))
-            answer = self._queue.ask(DiffQuery(*map(str, made)))
-            if isinstance(answer, Working):
-                return _progress(request, answer)
-            if isinstance(answer, Done):
-                return answer_data(request, answer.data, "application/json")
-            if isinstance(answer, Failed):
-                raise RefusalError(answer.status, answer.message)
-            for run, path in zip(runs, made, strict=True):
-                if isinstance(path, Path) and str(path) == answer.path:
-                    self._discard(run, path)
-        raise RefusalError(500, "The cached report is damaged again and again. Check the disk.")
+        made = [self._make(run, "report") for run in runs]
+        working = [state for state in made if isinstance(state, Working)]
+        if working:
+            done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
+            return _progress(request, Working(done, working[0].message))
+        answer = self._queue.ask(DiffQuery(*map(str, made)))
+        if isinstance(answer, Working):
+            return _progress(request, answer)
+        if isinstance(answer, Failed):
+            raise RefusalError(answer.status, answer.message)
+        return answer_data(request, answer.data, "application/json")
 
     def trace(self, request: Request) -> Response:
         """Answer with a trace file, unchanged."""
@@ -212,32 +204,23 @@ class Routes:
             made = self._make(run, document)
             if isinstance(made, Working):
                 return _progress(request, made)
-            try:
-                data = made.read_bytes()
-            except OSError:
-                data = b""
-            if is_intact(data, document):
+            data = read_intact(made, document)
+            if data is not None:
                 return answer_data(request, data, "application/json")
-            self._discard(run, made)
         raise RefusalError(500, f"The cached document {made} is damaged again and again. Check the disk.")
-
-    def _discard(self, run: Run, path: Path) -> None:
-        """Remove a damaged document of a run, so that the next request makes it again."""
-        with suppress(OSError):
-            path.unlink()
-        self._queue.forget(make_task(run, key_of(run)))
 
     def _make(self, run: Run, document: Document) -> Path | Working:
         """Return the finished document, or its progress, or raise a `RefusalError` if it cannot be made."""
         key = key_of(run)
-        found = find(run, key, document)
-        if found is not None:
-            return found
-        answer = self._queue.ask(make_task(run, key))
-        if isinstance(answer, Working):
-            return answer
-        if isinstance(answer, Failed):
-            raise RefusalError(answer.status, answer.message)
+        for _ in range(2):  # the queue may remember a document that is damaged or gone by now, once
+            found = find(run, key, document)
+            if found is not None:
+                return found
+            answer = self._queue.ask(make_task(run, key))
+            if isinstance(answer, Working):
+                return answer
+            if isinstance(answer, Failed):
+                raise RefusalError(answer.status, answer.message)
         found = find(run, key, document)
         if found is None:
             message = "The result was removed as soon as it was made. Does another program clean the cache?"

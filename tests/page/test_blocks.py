@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lightning_perf.documents import page_json
-from lightning_perf.page.blocks import add_parts
 from lightning_perf.show.blocks import (
     Bar,
     Block,
@@ -43,7 +43,7 @@ def show(tmp_path: Path, open_page: Any) -> Any:
     del document["parts"]
 
     def show_(*blocks: Block, **settings: Any) -> Any:
-        return open_page(add_parts(json.dumps(document).encode(), {"step_times": blocks}), **settings)
+        return open_page(msgspec.json.encode({**document, "parts": {"step_times": blocks}}), **settings)
 
     return show_
 

@@ -60,7 +60,9 @@ VERDICT_STYLES: dict[str, Style] = {
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the blocks of a comparison, the verdicts first."""
-    yield Context((Heading(_title(comparison), level=1), *_overall_result(comparison)))
+    verdicts = ", ".join(f"{candidate.arm} {candidate.verdict.kind.value}" for candidate in comparison.candidates)
+    title = f"Comparison with {comparison.baseline}: {verdicts}"
+    yield Context((Heading(title, level=1), *_overall_result(comparison)))
     yield from verdict_blocks(comparison)
     yield Context((*listing(_origin(comparison)), _arms(comparison)))
     yield gate_table(comparison.gates)
@@ -91,11 +93,6 @@ def unfair_blocks(refusal: Unfair, notes: Sequence[str]) -> Iterator[Block]:
         yield table(("", refusal.baseline, arm), rows, title)
     yield from listing(notes)
     yield Line(way_out(refusal))
-
-
-def _title(comparison: Comparison) -> str:
-    verdicts = ", ".join(f"{candidate.arm} {candidate.verdict.kind.value}" for candidate in comparison.candidates)
-    return f"Comparison with {comparison.baseline}: {verdicts}"
 
 
 def _overall_result(comparison: Comparison) -> Iterator[Line]:

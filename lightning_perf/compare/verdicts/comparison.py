@@ -24,9 +24,8 @@ from lightning_perf.statistics.values import Estimate, Probability
 
 if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.plots import SavedPlots
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 
 _Entry = TypeVar("_Entry")

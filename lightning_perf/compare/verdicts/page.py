@@ -100,7 +100,10 @@ def _arms(comparison: Comparison) -> Table:
     rows: list[TableRow] = []
     for arm in comparison.arms:
         left_out = ", ".join(f"{count} {reason}" for reason, count in arm.left_out.items()) or "none"
-        collapsed = Cell(_collapsed(arm), arm.collapsed.value)
+        share, ends = arm.collapsed, ""
+        if share.value is not None and share.low is not None:
+            ends = f" ({format_share(share.low)} to {format_share(share.high)})"
+        collapsed = Cell(f"{format_share(share.value)}{ends}", share.value)
         rows.append(
             (arm_cell(comparison, arm.name), arm.used, left_out, collapsed, _p(fisher.get(arm.name)), *_goal(arm, goal))
         )
@@ -116,13 +119,6 @@ def _goal(arm: Arm, goal: float | None) -> TableRow:
     median_s = arm.median_time_to_accuracy_s
     time = Cell("fewer than half") if median_s is None else Cell(format_duration(1e9 * median_s), median_s)
     return arm.reached_goal, time
-
-
-def _collapsed(arm: Arm) -> str:
-    share = arm.collapsed
-    if share.value is None or share.low is None:
-        return format_share(share.value)
-    return f"{format_share(share.value)} ({format_share(share.low)} to {format_share(share.high)})"
 
 
 def _metrics(comparison: Comparison) -> Table:

@@ -13,9 +13,8 @@ from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.documents import Document, PageDocument
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 _Judged = TypeVar("_Judged")
 

@@ -20,9 +20,8 @@ from lightning_perf.statistics.values import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Increase it with every change that an old reader would misread."""
