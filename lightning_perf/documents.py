@@ -60,7 +60,7 @@ class TextDocument(Document, frozen=True):
 
     def to_markdown(self) -> str:
         """Return the document as GitHub-flavoured Markdown, e.g. for a pull request or a results page."""
-        from lightning_perf.show.markdown import to_markdown
+        from lightning_perf.show.markup import to_markdown
 
         return to_markdown(self.blocks())
 
@@ -94,7 +94,7 @@ class LongDocument(Document, frozen=True):
         Args:
             top: Rows of each long table, e.g. of operators.
         """
-        from lightning_perf.show.markdown import to_markdown
+        from lightning_perf.show.markup import to_markdown
 
         return to_markdown(self.blocks(top))
 

@@ -27,7 +27,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
         "lightning_perf.compare.verdicts.refusal:Unfair",
         "lightning_perf.compare.verdicts.refusal:InvalidRuns",
     ),
-    "infer": ("lightning_perf.inference.results.tradeoff:Tradeoff", "lightning_perf.inference.results.sweep:Sweep"),
+    "infer": ("lightning_perf.inference.results.tradeoff:Tradeoff", "lightning_perf.inference.results.tradeoff:Sweep"),
     "explain": (
         "lightning_perf.findings.pages:Explanation",
         "lightning_perf.report.nan_diagnosis:NanDiagnosis",

@@ -13,8 +13,8 @@ import pytest
 import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.demo import RECORDINGS, RUNS
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.page.html import has_browser
-from lightning_perf.project import install_command
 from tests.support.absent_packages import without
 
 MOST_BYTES = 500_000

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import lightning_perf
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from tests.support.absent_packages import without
 
 USE = """

@@ -188,7 +188,7 @@ def print_fit_report(report: PerfReport, folder: Path | None, length: ReportLeng
     if length == "full":
         report.print()
         return
-    from lightning_perf.report.sections.short import short_blocks
+    from lightning_perf.report.sections.report import short_blocks
     from lightning_perf.show.console import print_blocks
 
     print_blocks(short_blocks(report, folder))
@@ -234,7 +234,7 @@ def _send(logger: Any, report: PerfReport, figures: dict[str, float], page: Path
 def _summary(report: PerfReport) -> str:
     from lightning_perf.report.document import key_figures
     from lightning_perf.show.blocks import Line, table
-    from lightning_perf.show.markdown import to_markdown
+    from lightning_perf.show.markup import to_markdown
 
     verdict = report.verdict
     lines = (("Where", verdict.where), ("Why", verdict.why), ("Next", verdict.next))

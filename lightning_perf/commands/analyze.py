@@ -9,9 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_list, add_outputs, at_least, describe, positive, print_error, progress_printer
+from lightning_perf.arguments import (
+    add_list,
+    add_outputs,
+    at_least,
+    describe,
+    positive,
+    print_error,
+    progress_printer,
+    show,
+)
 from lightning_perf.errors import ExitCode, TraceError
-from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
     from lightning_perf.findings.finding import Finding

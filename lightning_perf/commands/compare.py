@@ -9,10 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_list, add_outputs, describe, print_error, print_progress, share, write_output
+from lightning_perf.arguments import (
+    add_list,
+    add_outputs,
+    describe,
+    print_error,
+    print_progress,
+    share,
+    show,
+    write_output,
+)
 from lightning_perf.compare.judge import EXIT_CODES, exit_code, judge_arms
 from lightning_perf.errors import ExitCode
-from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
@@ -170,7 +178,7 @@ def show_result(
 
 def no_result(message: str) -> str:
     """Return the Markdown of a comparison that could not be made."""
-    from lightning_perf.show.markdown import escape
+    from lightning_perf.show.markup import escape
 
     return f"# No result\n\n{escape(message)}\n"
 

@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_outputs, describe
+from lightning_perf.arguments import add_outputs, describe, show
 from lightning_perf.errors import ExitCode, TraceError
-from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
     pass

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_progress, share
+from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_progress, share, show
 from lightning_perf.commands.compare import show_result
 from lightning_perf.errors import ExitCode
-from lightning_perf.outputs import show
 
 HELP = "show the trend over commits, and gate new runs by it"
 

@@ -18,10 +18,10 @@ from lightning_perf.arguments import (
     positive,
     progress_printer,
     share_or_zero,
+    show,
     thread_count,
 )
 from lightning_perf.errors import ExitCode, UserError
-from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
     from lightning_perf.inference.model.samples import Samples
@@ -304,7 +304,7 @@ def _variant_lines() -> Iterator[str]:
 
     import_extra("torch", "infer")
     from lightning_perf.inference.runtimes.registry import RUNTIMES
-    from lightning_perf.inference.transforms.registry import TRANSFORM_NAMES, find_transform
+    from lightning_perf.inference.variants.variant import TRANSFORM_NAMES, find_transform
 
     yield "Runtimes (one per variant, the last part of its name):"
     for runtime in RUNTIMES:

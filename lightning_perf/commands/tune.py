@@ -19,10 +19,10 @@ from lightning_perf.arguments import (
     print_progress,
     progress_printer,
     share,
+    show,
     write_output,
 )
 from lightning_perf.errors import ExitCode
-from lightning_perf.outputs import show
 from lightning_perf.workers.script import Script, ScriptError, find_script
 
 if TYPE_CHECKING:

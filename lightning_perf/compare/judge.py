@@ -33,8 +33,7 @@ def judge_arms(
     Args:
         arms: The folder of a study, or the runs of each arm, those of the baseline first.
     """
-    from lightning_perf.compare.estimates import store_estimates
-    from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.compare.folders import compare_runs, store_estimates
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.compare.verdicts.refusal import or_refusal
 

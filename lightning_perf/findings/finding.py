@@ -18,8 +18,7 @@ from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
-from lightning_perf.analysis.steps.fit_time import FitTime
-from lightning_perf.analysis.steps.growth import MemoryGrowth
+from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.run_files.fit.gpu_health import GpuHealth

@@ -6,7 +6,7 @@ import re
 
 from lightning_perf.analysis.host.host_compute import SHORT_NS
 from lightning_perf.analysis.host.sync_points import SyncPoint
-from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
+from lightning_perf.analysis.kernels.arithmetic import REASONS
 from lightning_perf.analysis.model.optimizers import OptimizerSteps
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import ANOTHER_MODEL, ONLY_LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange, rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.analysis.host.host_pace import bounded_by_host
+from lightning_perf.analysis.host.launches import bounded_by_host
 from lightning_perf.analysis.model.attention import Attention, AttentionKind
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu import host_saving_ns

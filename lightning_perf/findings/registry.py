@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
-from lightning_perf.analysis.steps.fit_time import FitTime
-from lightning_perf.analysis.steps.growth import MemoryGrowth
+from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
 from lightning_perf.findings.finding import (
     SIXTEEN_BITS,
     Finding,

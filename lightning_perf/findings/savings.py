@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from lightning_perf.analysis.host.host_pace import bounded_by_host
+from lightning_perf.analysis.host.launches import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import NO_SAVING, SavingRange, is_worth_it
 from lightning_perf.run_files.probe import ProbedChange

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from lightning_perf.inference.measurement.measure import Effort
     from lightning_perf.inference.model.samples import Validation
     from lightning_perf.inference.model.subject import usable_device
-    from lightning_perf.inference.results.sweep import Sweep
-    from lightning_perf.inference.results.tradeoff import Tradeoff
+    from lightning_perf.inference.results.tradeoff import Sweep, Tradeoff
     from lightning_perf.inference.run import MeasureOptions, measure_variants, save_document
     from lightning_perf.inference.training import Distillation, FineTuner
     from lightning_perf.inference.variants.artefact import Artefact, load_artefact, read_artefact

@@ -22,9 +22,9 @@ from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Time, Timed, Timer, speedup, summarise, take_turns
 from lightning_perf.inference.measurement.timing import time_calls
 from lightning_perf.inference.model.subject import cpu_threads, on_device, usable_device
-from lightning_perf.inference.results.sweep import SCHEMA_VERSION, Sweep, SweepRow
+from lightning_perf.inference.results.tradeoff import SWEEP_VERSION, Sweep, SweepRow
 from lightning_perf.inference.run import describe_machine, load_average
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 
 _AGAIN = ":again"
 """Suffix of the key of the first backbone's second measurement. No name of a backbone ends with it."""
@@ -193,7 +193,7 @@ def sweep_backbones(
         rows[name] = replace(rows[name], latency=latency, bound_ms=bound.bound_ms, efficiency=efficiency)
     finished = sorted(rows.values(), key=lambda row: math.inf if row.latency is None else row.latency.p50_ms)
     return Sweep(
-        schema_version=SCHEMA_VERSION,
+        schema_version=SWEEP_VERSION,
         tool_version=__version__,
         input_shape=shape,
         classes=classes,

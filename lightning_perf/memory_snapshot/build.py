@@ -10,7 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf import __version__
-from lightning_perf.memory_snapshot.categories import CATEGORIES, PHASES, categorize, phases_of, step_starts
+from lightning_perf.memory_snapshot.allocations import (
+    CATEGORIES,
+    PHASES,
+    Lifetimes,
+    Site,
+    categorize,
+    describe_stack,
+    find_lifetimes,
+    name_line,
+    phases_of,
+    replay_reserved,
+    step_starts,
+)
 from lightning_perf.memory_snapshot.document import (
     SCHEMA_VERSION,
     CategoryBytes,
@@ -26,14 +38,12 @@ from lightning_perf.memory_snapshot.document import (
     OutOfMemory,
 )
 from lightning_perf.memory_snapshot.free_memory import find_gaps, find_pools, map_segments
-from lightning_perf.memory_snapshot.lifetimes import Lifetimes, find_lifetimes, replay_reserved
 from lightning_perf.memory_snapshot.snapshot import (
     INACTIVE,
     NO_STACK,
     Action,
     Snapshot,
 )
-from lightning_perf.memory_snapshot.stacks import Site, describe_stack, name_line
 from lightning_perf.report.labels import count_of
 from lightning_perf.units import format_bytes
 

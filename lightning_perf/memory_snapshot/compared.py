@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from lightning_perf import __version__
 from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
-from lightning_perf.memory_snapshot.categories import CATEGORIES
+from lightning_perf.memory_snapshot.allocations import CATEGORIES
 from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, SnapshotError
 from lightning_perf.report.compared import join_notes
 

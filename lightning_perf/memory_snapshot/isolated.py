@@ -19,7 +19,7 @@ from lightning_perf.memory_snapshot.snapshot import read_snapshot
 from lightning_perf.units import format_bytes
 from lightning_perf.workers.channel import Channel, Message
 from lightning_perf.workers.exec_command import die_with
-from lightning_perf.workers.memory_limit import MEMORY_SHARE, free_bytes, limit_memory
+from lightning_perf.workers.limits import MEMORY_SHARE, free_bytes, limit_memory
 from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess
 
 BYTES_PER_BYTE = 24

@@ -15,13 +15,11 @@ from msgspec.structs import replace
 from lightning_perf import __version__
 from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
-from lightning_perf.analysis.precision.scales import summarize_fp8
-from lightning_perf.analysis.precision.shadow import summarize_shadow
+from lightning_perf.analysis.precision.scales import summarize_fp8, summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed, link_use
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
-from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
-from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
+from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth, summarize_account, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError

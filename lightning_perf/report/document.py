@@ -13,13 +13,11 @@ from msgspec.structs import replace
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
-from lightning_perf.analysis.precision.scales import Fp8Layers
-from lightning_perf.analysis.precision.shadow import ShadowDrift
+from lightning_perf.analysis.precision.scales import Fp8Layers, ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
-from lightning_perf.analysis.steps.fit_time import FitTime
-from lightning_perf.analysis.steps.growth import MemoryGrowth
+from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
@@ -141,8 +139,8 @@ class PerfReport(LongDocument, PageDocument, SavedDocument, frozen=True):
 
     def _repr_html_(self) -> str:
         """Return the verdict, the findings and the categories of the step, as notebooks show them."""
-        from lightning_perf.report.sections.short import notebook_blocks
-        from lightning_perf.show.notebook import to_html
+        from lightning_perf.report.sections.report import notebook_blocks
+        from lightning_perf.show.markup import to_html
 
         return to_html(notebook_blocks(self))
 

@@ -30,7 +30,7 @@ class NanDiagnosis(TextDocument, frozen=True):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the diagnosis."""
-        from lightning_perf.report.sections.fp32_comparison import bad_run_blocks
+        from lightning_perf.report.sections.precision import bad_run_blocks
 
         if self.bad_run is None:
             yield Line(HEALTHY)

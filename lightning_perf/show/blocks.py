@@ -1,6 +1,6 @@
 """The blocks of a document: its text, tables and charts as values, without a format.
 
-A document gives its blocks in order. `lightning_perf.show.console` and `lightning_perf.show.markdown` write them, and
+A document gives its blocks in order. `lightning_perf.show.console` and `lightning_perf.show.markup` write them, and
 know no document. Names and paths in blocks are raw: each format makes them safe. A no-break space in a text keeps two
 words on one line.
 """

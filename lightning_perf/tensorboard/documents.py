@@ -35,7 +35,7 @@ from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.jobs import Answer, DiffQuery, Done, Failed, Job, Task, Working
 from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
 from lightning_perf.workers.channel import Channel
-from lightning_perf.workers.memory_limit import limit_memory
+from lightning_perf.workers.limits import limit_memory
 
 ANALYSIS_NICENESS, QUERY_NICENESS = 10, 5
 """Both are lower than the priority of training. A reader waits for a comparison."""

@@ -10,8 +10,8 @@ import msgspec
 from werkzeug.wrappers import Request, Response
 
 from lightning_perf.documents import page_json
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.page.html import plotly_file
-from lightning_perf.project import install_command
 from lightning_perf.tensorboard.cache import Document, RunSummaries, find, key_of, make_task, read_intact
 from lightning_perf.tensorboard.discovery import Run, Scanner
 from lightning_perf.tensorboard.jobs import DiffQuery, Failed, Working

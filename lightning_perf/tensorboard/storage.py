@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from msgspec import Struct
 
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 
 MOST_FILES = 200_000
 """Maximum number of files in a listing."""

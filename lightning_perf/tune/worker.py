@@ -33,7 +33,7 @@ from lightning_perf.tune.project_copy import arguments_of, move_to_copy, paramet
 from lightning_perf.tune.script import Calls, run_script
 from lightning_perf.tune.training import Training, as_training
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
-from lightning_perf.workers.processors import usable_cpus
+from lightning_perf.workers.limits import usable_cpus
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS, PROFILED_STEPS = 2, 3

@@ -23,7 +23,7 @@ from lightning_perf.compare.study.definition import read_study
 from lightning_perf.compare.study.lease import Lease, device_leases
 from lightning_perf.compare.study_options import EngineChoice, settle_options
 from lightning_perf.compare.verdicts.gates import Settings
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.run_record import Outcome
 from tests.compare.support import FAKE_RUN, fake_gpus

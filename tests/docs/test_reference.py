@@ -21,8 +21,7 @@ from lightning_perf.estimates.calibration import Calibration
 from lightning_perf.findings.pages import Explanation
 from lightning_perf.history.document import History
 from lightning_perf.history.gate import HistoryGate
-from lightning_perf.inference.results.sweep import Sweep
-from lightning_perf.inference.results.tradeoff import Tradeoff
+from lightning_perf.inference.results.tradeoff import Sweep, Tradeoff
 from lightning_perf.loading.result import LoadingReport
 from lightning_perf.memory_snapshot.compared import MemoryDiff
 from lightning_perf.memory_snapshot.document import MemoryReport

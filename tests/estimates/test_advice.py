@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.estimates.advice import ADVICE, find_followed
+from lightning_perf.estimates.followed import ADVICE, find_followed
 from lightning_perf.findings.registry import RULE_IDS
 
 RUN: dict[str, Any] = {

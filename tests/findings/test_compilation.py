@@ -9,7 +9,7 @@ import pytest
 from lightning_perf.analysis.compilation.summary import CompileReport
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.registry import find_in_fit
-from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.run_files.fit.account import account_paths
 from lightning_perf.run_files.fit.compilations import GraphBreak
 from tests.findings import compilations

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 import lightning_perf
 from lightning_perf import PerfReport
-from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
+from lightning_perf.analysis.steps.fit_time import MemoryGrowth, summarize_growth
 from lightning_perf.findings.finding import Finding, fit_rule
 from lightning_perf.findings.fit import leak, memory_growth, worker_memory
 from lightning_perf.findings.registry import find_in_fit
-from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.run_files.fit.account import GcTotals, account_paths, read_account
 from lightning_perf.run_files.fit.memory_growth import (
     GrowthRecord,

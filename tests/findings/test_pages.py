@@ -16,7 +16,7 @@ from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
 from lightning_perf.findings.registry import RULE_IDS
 from lightning_perf.report.build import build_report
-from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionMistake, PrecisionSetting, RunPrecision
 from tests.conftest import corpus_rows
 from tests.findings.examples import EXAMPLES, PAGES, example_text, with_example

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
-from lightning_perf.analysis.host.host_pace import step_floor
+from lightning_perf.analysis.host.launches import step_floor
 from lightning_perf.analysis.model.operator_calls import operator_calls
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.registry import find

@@ -10,7 +10,7 @@ import pytest
 from lightning_perf.machine import environment, processor
 from lightning_perf.machine.processor import busy_s, cpu_flags, processor_facts
 from lightning_perf.workers import processors
-from lightning_perf.workers.processors import usable_cores, usable_cpus
+from lightning_perf.workers.limits import usable_cores, usable_cpus
 
 X86 = (
     "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu avx512_bf16 amx_bf16\n\nprocessor\t: 1\nflags\t\t: other\n"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.mcp_server.paging import LIMIT_BYTES, HandleError, cut, find_value, page_of
+from lightning_perf.mcp_server.server import LIMIT_BYTES, HandleError, cut, find_value, page_of
 
 
 def handle(pointer: str, start: int) -> str:

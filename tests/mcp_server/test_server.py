@@ -14,8 +14,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.errors import LocatedError, TraceError
-from lightning_perf.mcp_server.paging import LIMIT_BYTES
-from lightning_perf.mcp_server.server import KEPT_ANSWERS, ToolServer
+from lightning_perf.mcp_server.server import KEPT_ANSWERS, LIMIT_BYTES, ToolServer
 from lightning_perf.mcp_server.tools import TOOLS
 from tests.compare.support import write_run
 from tests.history.support import commit_name, write_history

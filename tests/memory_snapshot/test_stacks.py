@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from lightning_perf.memory_snapshot.allocations import EMPTY_SITE, describe_stack
 from lightning_perf.memory_snapshot.snapshot import Frame
-from lightning_perf.memory_snapshot.stacks import EMPTY_SITE, describe_stack
 from tests.memory_snapshot.allocator import ENGINE, MODULE, TORCH
 
 LIGHTNING = "/venv/lib/python3.11/site-packages/lightning"

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from lightning_perf.analysis.model.memory_blocks import MemoryCategory
-from lightning_perf.analysis.steps.categories import CATEGORIES
+from lightning_perf.analysis.steps.breakdown import CATEGORIES
 from lightning_perf.documents import page_json
 from tests.page.samples import hand_made_report, trained_precision
 from tests.page.tradeoff_sample import hand_made_tradeoff

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lightning_perf.analysis.host.host_pace import StepFloor
+from lightning_perf.analysis.host.launches import StepFloor
 from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
 from lightning_perf.probe.estimate import estimate_graph
 from lightning_perf.probe.replay.graph import GROUP, LEAST_REPETITIONS, REPETITIONS, Run, time_graph

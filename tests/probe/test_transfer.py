@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import asdict
 
 from lightning_perf.probe.plan import plan_probe
-from lightning_perf.probe.replay.transfer import MOST_BYTES, time_transfer
+from lightning_perf.probe.replay.worker import MOST_BYTES, time_transfer
 from lightning_perf.trace.description import BATCH_KEY, Batch
 from tests.findings.host_recordings import convolving, on_processor
 from tests.support.trace_builder import FETCH

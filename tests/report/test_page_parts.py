@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_perf.analysis.precision.forecast import forecast
-from lightning_perf.analysis.precision.shadow import summarize_shadow
+from lightning_perf.analysis.precision.scales import summarize_shadow
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.registry import RULE_IDS

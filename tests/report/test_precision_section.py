@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lightning_perf.analysis.precision.scales import summarize_loss_scale, tabulate_underflow
-from lightning_perf.analysis.precision.shadow import judge_drift, summarize_shadow
+from lightning_perf.analysis.precision.scales import (
+    judge_drift,
+    summarize_loss_scale,
+    summarize_shadow,
+    tabulate_underflow,
+)
 from lightning_perf.report.build import build_report
-from lightning_perf.report.sections.fp32_comparison import fp32_section
-from lightning_perf.report.sections.precision import precision_section
+from lightning_perf.report.sections.precision import fp32_section, precision_section
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     Fp32Arithmetic,

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from lightning_perf.report.document import PerfReport
-from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.report.sections.report import short_blocks
 from tests.report.support import input_bound_report
 from tests.support.shown import console_text
 

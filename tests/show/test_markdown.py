@@ -20,7 +20,7 @@ from lightning_perf.show.blocks import (
     note,
     table,
 )
-from lightning_perf.show.markdown import to_markdown
+from lightning_perf.show.markup import to_markdown
 
 HOSTILE = "<script>|evil| \x1b[31m\u202e [y](http://example.com) `code` *bold* &lt; $x$"
 

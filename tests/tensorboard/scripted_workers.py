@@ -13,7 +13,7 @@ from unittest import mock
 
 from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Task, Working
 from lightning_perf.workers.channel import Channel
-from lightning_perf.workers.memory_limit import limit_memory
+from lightning_perf.workers.limits import limit_memory
 
 
 def main(channel: Channel) -> None:

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from lightning_perf.errors import ReportError
-from lightning_perf.lazy_imports import MissingExtraError
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import MissingExtraError, install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.tensorboard.cache import make_task
 from lightning_perf.tensorboard.documents import make_document, make_report

@@ -10,7 +10,7 @@ from tensorboard.backend.application import TensorBoardWSGI
 from werkzeug.test import Client
 
 from lightning_perf.documents import page_json
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.steps import STEPS, StepSample

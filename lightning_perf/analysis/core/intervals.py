@@ -1,19 +1,19 @@
-"""Sets of time: merge, subtract and intersect intervals, and measure them inside windows.
-
-A set is kept as disjoint, non-touching, non-empty, ascending, half-open intervals, so that length and membership are
-binary searches. All times are ``int64`` nanoseconds, so nothing is rounded.
-"""
+"""Sets of intervals of time, and the steps that figures are averaged over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
 
 
 class Intervals(Struct, frozen=True, eq=False, dict=True):
@@ -155,3 +155,83 @@ def _pairs(first: NDArray[np.intp], last: NDArray[np.intp]) -> tuple[NDArray[np.
     row = np.repeat(np.arange(len(first)), count)
     offset = np.cumsum(count) - count
     return row, np.arange(len(row)) - offset[row] + first[row]
+
+
+def averaged_steps(trace: Trace) -> BoolArray:
+    """Return the steps that averages are over: the complete ones, or all if the recording holds no complete step."""
+    complete = trace.steps.complete
+    return complete if complete.any() else np.ones_like(complete)
+
+
+def averaged_time(trace: Trace) -> Intervals:
+    """Return the time of the steps that averages are over."""
+    averaged = averaged_steps(trace)
+    return merge(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
+
+
+def without_tails(trace: Trace) -> Trace:
+    """Cut off the time of the host's ranges after the last averaged step that they reach.
+
+    A range counts in the step that it begins in, and its time after the recorded steps would be added to theirs.
+    Lightning's `PyTorchProfiler` ends its last step inside of an optimizer's step, for example.
+    """
+    counted = averaged_time(trace)
+    tables: dict[str, Any] = {}
+    for name in ("operators", "annotations", "python", "runtime"):
+        table = getattr(trace, name)
+        last = np.searchsorted(counted.start_ns, table.end_ns, side="left") - 1
+        until = counted.end_ns[last] if len(counted) else table.end_ns
+        outlasts = (last >= 0) & (table.start_ns < until) & (until < table.end_ns)
+        if outlasts.any():
+            tables[name] = replace(table, end_ns=np.where(outlasts, until, table.end_ns))
+    if not tables:
+        return trace
+    cut = replace(trace, **tables)
+    cut.__dict__["steps"] = trace.steps  # computed already, from starts and marks
+    if not tables.keys() & {"operators", "runtime"}:
+        cut.__dict__["links"] = trace.links
+    return cut
+
+
+def share_of(trace: Trace, part: float, whole: float) -> float | None:
+    """Return a part of a whole; None if the whole is 0, or unknown because the recording is cut off."""
+    return None if trace.problems.lacks_work or not whole else part / whole
+
+
+def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
+    """Return whether each instant lies in a step that averages are over."""
+    steps, averaged = trace.steps, averaged_steps(trace)
+    start, end = steps.start_ns[averaged], steps.end_ns[averaged]
+    if not len(start):
+        return np.zeros(np.shape(time_ns), dtype=np.bool_)
+    if len(time_ns) > len(start) and not (time_ns[1:] < time_ns[:-1]).any():
+        # A table's column: find the few steps in it instead of each of its rows among the steps.
+        change = np.zeros(len(time_ns) + 1, dtype=np.int8)
+        first, last = np.searchsorted(time_ns, start), np.searchsorted(time_ns, end)
+        filled = first < last
+        change[first[filled]] += 1
+        change[last[filled]] -= 1
+        within: BoolArray = np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
+        return within
+    row = np.searchsorted(start, time_ns, side="right") - 1
+    inside: BoolArray = (row >= 0) & (time_ns < end[np.maximum(row, 0)])
+    return inside
+
+
+T = TypeVar("T")
+
+
+def cached_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
+    """Keep the result of a function of a recording for as long as the recording itself is kept.
+
+    The result must not refer to the recording, or neither is ever freed.
+    """
+    kept: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
+
+    @wraps(function)
+    def remembered(trace: Trace) -> T:
+        if trace not in kept:
+            kept[trace] = function(trace)
+        return kept[trace]
+
+    return remembered

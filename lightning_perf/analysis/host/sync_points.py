@@ -7,10 +7,9 @@ from collections import defaultdict
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.intervals import EMPTY, merge, subtract
-from lightning_perf.analysis.host.user_code import user_function
-from lightning_perf.analysis.steps.categories import RuntimeKind, runtime_kinds
+from lightning_perf.analysis.core.intervals import EMPTY, averaged_steps, in_averaged_steps, merge, subtract
+from lightning_perf.analysis.host.pauses import user_function
+from lightning_perf.analysis.steps.breakdown import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.steps.idle import device_busy
 from lightning_perf.analysis.steps.phase_timeline import OWN_PREFIX, PHASES, marks_by_phase, phases_at
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
@@ -34,7 +33,7 @@ class SyncPoint(Struct, frozen=True):
             input.
         regained_ns: The most that the step could save without them. The host would be ahead by its wait, so the
             device's idle time until the next wait, for input included, shrinks by as much.
-        phase: The phase of the step that the host was in, one of `lightning_perf.analysis.steps.phase_timeline.PHASES`.
+        phase: The phase of the step that the host was in, one of `lightning_perf.analysis.steps.phases.PHASES`.
         function: The user's function that waited longest, as the recorder names it; ``None`` without stacks.
         by_scaler: Whether a `GradScaler` waited, to read if gradients overflowed before the optimizer steps.
     """

@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf.analysis.core.arrays import json_list, sum_by
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.model.call_tree import operator_costs
+from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.model.modules import operator_costs
 from lightning_perf.analysis.steps.phase_timeline import host_phases, is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import distinct_rows, innermost_marked

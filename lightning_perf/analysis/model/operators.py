@@ -12,9 +12,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import sum_by
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.kernels.tensor_core_eligibility import most_reasons, on_tensor_cores
-from lightning_perf.analysis.model.call_tree import call_paths
+from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.kernels.arithmetic import most_reasons, on_tensor_cores
+from lightning_perf.analysis.model.modules import call_paths
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
 from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
@@ -76,7 +76,7 @@ class OperatorRow(Struct, frozen=True):
         device_self_ns: Time of the device work that they launched themselves; None without a device.
         tensor_core_ns: The part of it on Tensor Cores; None without a device.
         tensor_core_reason: Why most of its matrix products without Tensor Cores run without them, see
-            `lightning_perf.analysis.kernels.tensor_core_eligibility.REASONS`; None without such products.
+            `lightning_perf.analysis.kernels.arithmetic.REASONS`; None without such products.
         shapes: The input shapes that cost most, at most three; empty if not recorded.
         stacks: The Python stacks that cost most, at most three; empty without recorded stacks.
     """

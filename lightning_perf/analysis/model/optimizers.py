@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.intervals import intersect, merge, subtract
+from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps, intersect, merge, subtract
 from lightning_perf.analysis.steps.phase_timeline import host_phases
 from lightning_perf.trace.columns import NO_ROW
 from lightning_perf.trace.indexing import at_rows

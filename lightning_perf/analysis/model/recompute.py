@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, cached_per_trace, in_averaged_steps
-from lightning_perf.analysis.model.call_tree import operator_costs
-from lightning_perf.analysis.model.modules import forward_operator
+from lightning_perf.analysis.core.intervals import averaged_steps, cached_per_trace, in_averaged_steps
+from lightning_perf.analysis.model.modules import forward_operator, operator_costs
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import innermost_marked

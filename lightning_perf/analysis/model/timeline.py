@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from lightning_perf.analysis.core.arrays import sum_by
 from lightning_perf.analysis.core.intervals import exclusive_ns, merge
 from lightning_perf.analysis.model.modules import module_calls
-from lightning_perf.analysis.steps.breakdown import category_times
-from lightning_perf.analysis.steps.categories import CATEGORIES, host_sets
+from lightning_perf.analysis.steps.breakdown import CATEGORIES, category_times, host_sets
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, device_busy, queued_work
 from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_shapes
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
+from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.kernels.arithmetic import device_properties
 from lightning_perf.analysis.model.modules import forward_operator
 from lightning_perf.analysis.model.recompute import has_second_derivative
 from lightning_perf.analysis.steps.phase_timeline import has_own_marks, mark_phase

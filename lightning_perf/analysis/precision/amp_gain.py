@@ -20,13 +20,11 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_shapes
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.host.host_pace import HostPace, bounded_by_host
-from lightning_perf.analysis.host.launches import Launches
-from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, TYPE_FOLLOWING, arithmetic_of
+from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.host.launches import HostPace, Launches, bounded_by_host
+from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, TYPE_FOLLOWING, arithmetic_of, device_properties
 from lightning_perf.analysis.kernels.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS, is_depthwise
 from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic, moves_data
-from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.phase_timeline import PHASES, launch_phases
 from lightning_perf.machine.hardware import DevicePeak, find_device, is_amd, product_speed_up

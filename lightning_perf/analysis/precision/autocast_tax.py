@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps, share_of
+from lightning_perf.analysis.core.intervals import averaged_steps, averaged_time, in_averaged_steps, share_of
 from lightning_perf.analysis.steps.phase_timeline import is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import innermost_marked

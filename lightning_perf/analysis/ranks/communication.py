@@ -16,9 +16,16 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_time, in_averaged_steps, share_of
-from lightning_perf.analysis.core.intervals import intersect, merge, subtract, union
-from lightning_perf.analysis.steps.categories import host_sets
+from lightning_perf.analysis.core.intervals import (
+    averaged_time,
+    in_averaged_steps,
+    intersect,
+    merge,
+    share_of,
+    subtract,
+    union,
+)
+from lightning_perf.analysis.steps.breakdown import host_sets
 from lightning_perf.trace.columns import BoolArray, Int64Array, matched_part
 from lightning_perf.trace.indexing import enclosing_rows, parent_rows, used_codes
 from lightning_perf.trace.trace import Trace

@@ -7,8 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.averaged_steps import cached_per_trace
-from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge, subtract, union
+from lightning_perf.analysis.core.intervals import EMPTY, Intervals, cached_per_trace, merge, subtract, union
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans, matched_part
 from lightning_perf.trace.trace import Trace
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import StudyArm
 from lightning_perf.compare.study.lease import Lease, LeaseTakenError
+from lightning_perf.workers.channel import describe_exit, last_lines
 from lightning_perf.workers.command import run_command
-from lightning_perf.workers.exit_status import describe_exit, last_lines
 
 SOURCES = ("", "src")
 """Folders of a checkout from which its commands import packages."""

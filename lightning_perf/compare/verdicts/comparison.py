@@ -16,14 +16,13 @@ from lightning_perf.compare.verdicts.gates import GateResult
 from lightning_perf.compare.verdicts.refusal import SCHEMA_VERSION
 from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
 from lightning_perf.statistics.collapse import CollapseCounts
-from lightning_perf.statistics.describe import Summary
 from lightning_perf.statistics.drift import Drift
 from lightning_perf.statistics.location import NonInferiority
 from lightning_perf.statistics.spread import Spread
-from lightning_perf.statistics.values import Estimate, Probability
+from lightning_perf.statistics.values import Estimate, Probability, Summary
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.verdicts.plots import SavedPlots
+    from lightning_perf.compare.verdicts.page import SavedPlots
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block, Parts
 
@@ -296,7 +295,7 @@ class Comparison(TextDocument, PageDocument, SavedDocument, frozen=True):
             MissingExtraError: matplotlib is not installed.
             CompareError: The folder cannot be written.
         """
-        from lightning_perf.compare.verdicts.plots import save_plots
+        from lightning_perf.compare.verdicts.page import save_plots
 
         return save_plots(self, Path(folder))
 

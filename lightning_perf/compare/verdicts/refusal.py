@@ -102,7 +102,7 @@ class Unfair(PageDocument, frozen=True):
         Args:
             notes: Further notes on the runs.
         """
-        from lightning_perf.show.markdown import to_markdown
+        from lightning_perf.show.markup import to_markdown
 
         return to_markdown(self.blocks(notes))
 

@@ -23,8 +23,7 @@ from lightning_perf.units import (
 
 if TYPE_CHECKING:
     from lightning_perf.inference.results import tradeoff as results
-    from lightning_perf.inference.results.sweep import Sweep
-    from lightning_perf.inference.results.tradeoff import Tradeoff
+    from lightning_perf.inference.results.tradeoff import Sweep, Tradeoff
 
 
 def tradeoff_blocks(tradeoff: Tradeoff, layers: int) -> Iterator[Block]:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-    from lightning_perf.inference.results.sweep import Sweep
-    from lightning_perf.inference.results.tradeoff import Cell, Row, Tradeoff
+    from lightning_perf.inference.results.tradeoff import Cell, Row, Sweep, Tradeoff
 
 OFFSETS = tuple((x, y) for y in (6, -12, 18, -24, 30, -36, 42, -48, 54, -60) for x in (8, -8))
 """Positions of a name relative to its point, in points, the best first."""

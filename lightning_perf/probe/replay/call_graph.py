@@ -21,7 +21,7 @@ from lightning_perf.probe.replay.data_flow import weights_of
 from lightning_perf.probe.replay.measure import Pool, autocast, integer_limit
 from lightning_perf.probe.replay.messages import CompiledTimes, Task
 from lightning_perf.workers.channel import Channel
-from lightning_perf.workers.memory_limit import limit_memory
+from lightning_perf.workers.limits import limit_memory
 
 _Key = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
 

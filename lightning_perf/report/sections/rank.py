@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from lightning_perf.analysis.host.loading import Loading
-from lightning_perf.analysis.kernels.arithmetic import Arithmetic
-from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
+from lightning_perf.analysis.kernels.arithmetic import REASONS, Arithmetic
 from lightning_perf.analysis.model.attention import Attention, AttentionKind, LanguageModel
 from lightning_perf.analysis.model.optimizers import OptimizerSteps
 from lightning_perf.analysis.model.recompute import Recompute

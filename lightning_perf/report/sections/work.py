@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from lightning_perf.analysis.kernels.arithmetic import REASONS
 from lightning_perf.analysis.kernels.efficiency import HardwareCounters
 from lightning_perf.analysis.kernels.kernel_table import GraphRegionTable, KernelRow, KernelTable
-from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
-from lightning_perf.analysis.model.call_tree import CallTree
-from lightning_perf.analysis.model.modules import ModuleTree
+from lightning_perf.analysis.model.modules import CallTree, ModuleTree
 from lightning_perf.analysis.model.operators import OperatorRow, OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.savings import counted, each

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from lightning_perf.errors import TraceError
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.run_files.jsonl import Count, RankLog
 
 VERSION = 1

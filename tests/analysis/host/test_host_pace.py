@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.analysis.host.host_pace import HostPace, blocked_ns, bounded_by_host, host_pace
+from lightning_perf.analysis.host.launches import HostPace, blocked_ns, bounded_by_host, host_pace
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.core.intervals import averaged_steps
 from lightning_perf.analysis.host.launches import ClockSkew, LaunchBound, LaunchDelay, clock_skew, launches, queue_depth
 from lightning_perf.analysis.steps.breakdown import breakdown
 from tests.support.known import known

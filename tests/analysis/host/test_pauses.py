@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.analysis.host.pauses import PhasePause, pauses
-from lightning_perf.analysis.host.user_code import is_user_function
+from lightning_perf.analysis.host.pauses import PhasePause, is_user_function, pauses
 from tests.support.known import known
 from tests.support.trace_builder import FETCH, TraceBuilder
 

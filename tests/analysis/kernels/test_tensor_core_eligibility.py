@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.analysis.kernels.arithmetic import arithmetic
-from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties, has_tensor_cores
+from lightning_perf.analysis.kernels.arithmetic import arithmetic, device_properties, has_tensor_cores
 from lightning_perf.trace.description import DeviceProperties
 from tests.analysis.kernels.test_arithmetic import FLOAT, HALF, Kernels
 from tests.support.trace_builder import TraceBuilder

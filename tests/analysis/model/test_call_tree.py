@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.analysis.core.averaged_steps import in_averaged_steps
-from lightning_perf.analysis.model.call_tree import call_tree
+from lightning_perf.analysis.core.intervals import in_averaged_steps
 from lightning_perf.analysis.model.memory import memory
+from lightning_perf.analysis.model.modules import call_tree
 from lightning_perf.analysis.model.operators import operators
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from scipy import stats
 
-from lightning_perf.analysis.precision.shadow import OTHER_SEEDS, ShadowDrift, judge_drift, summarize_shadow
+from lightning_perf.analysis.precision.scales import OTHER_SEEDS, ShadowDrift, judge_drift, summarize_shadow
 from lightning_perf.report.build import build_report
 from lightning_perf.run_files.numerics.precision import NumericsDrift
 from lightning_perf.run_files.numerics.samples import LayerShadow, ShadowSample

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_perf.analysis.core.intervals import intersect, merge, union
-from lightning_perf.analysis.steps.breakdown import breakdown
-from lightning_perf.analysis.steps.categories import CATEGORIES
+from lightning_perf.analysis.steps.breakdown import CATEGORIES, breakdown
 from lightning_perf.trace.columns import DeviceKind
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows

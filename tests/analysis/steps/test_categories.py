@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_perf.analysis.steps.categories import (
+from lightning_perf.analysis.steps.breakdown import (
     CATEGORIES,
     DEVICE_CATEGORIES,
     HOST_CATEGORIES,

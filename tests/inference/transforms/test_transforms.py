@@ -20,9 +20,9 @@ from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.transforms.base import Distil, weight_layers
 from lightning_perf.inference.transforms.layers import Prune, Separable, separate
-from lightning_perf.inference.transforms.registry import TRANSFORM_NAMES, find_transform
 from lightning_perf.inference.transforms.weights import Share, Sparsify, cluster
 from lightning_perf.inference.variants.chains import measure_storage
+from lightning_perf.inference.variants.variant import TRANSFORM_NAMES, find_transform
 from tests.inference.support import small_network, student, subject_of
 
 
