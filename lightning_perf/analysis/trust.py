@@ -13,7 +13,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import COMPARED_STEPS, steps_after
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.steps import WARMUP_STEPS, StepSample, StepSamples
-from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
+from lightning_perf.statistics.exact import Ratio, hodges_lehmann_ratio
 
 MIN_STEPS = 5
 """Steps needed before a window, inside it and after it. The default schedule leaves that many before its first window.

@@ -1,4 +1,4 @@
-"""Finds estimates that can be checked: a second run changed only what a finding of the first advised."""
+"""Finds estimates that can be checked: a second run follows one finding of the first run."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from lightning_perf.analysis.host.host_compute import HostCompute, HostKind, HostWork, Layout
-from lightning_perf.analysis.host.pauses import PhasePause, function_text
+from lightning_perf.analysis.host.waits import PhasePause, function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT, free_cores, is_busy
 from lightning_perf.findings.finding import (

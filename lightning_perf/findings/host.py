@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE
-from lightning_perf.analysis.host.pauses import function_text
-from lightning_perf.analysis.host.sync_points import SyncPoint
+from lightning_perf.analysis.host.waits import SyncPoint, function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import is_cold
 from lightning_perf.findings.finding import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from lightning_perf.analysis.host.host_compute import SHORT_NS
-from lightning_perf.analysis.host.sync_points import SyncPoint
+from lightning_perf.analysis.host.waits import SyncPoint
 from lightning_perf.analysis.kernels.arithmetic import REASONS
-from lightning_perf.analysis.model.optimizers import OptimizerSteps
+from lightning_perf.analysis.model.workload import OptimizerSteps
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import ANOTHER_MODEL, ONLY_LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange, rule
 from lightning_perf.findings.savings import (

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf.analysis.host.loading import Loading, LoadingCost
-from lightning_perf.analysis.host.pauses import function_text
+from lightning_perf.analysis.host.waits import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange, rule

@@ -134,8 +134,9 @@ def choose_saving(
     It is `NO_SAVING` if the gain is too small to report, or if the probe shows a loss or leaves open whether there is
     a gain.
     """
-    known = general_ns is not None and worth_it(general_ns[1], analysis)
-    general = SavingRange(general_ns, model, "general") if known else NO_SAVING
+    general = NO_SAVING
+    if general_ns is not None and worth_it(general_ns[1], analysis):
+        general = SavingRange(general_ns, model, "general")
     probed = probed_change(analysis, change)
     if probed is None or not _is_measured(analysis, probed):
         return general

@@ -12,9 +12,8 @@ from lightning_perf.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from lightning_perf.commands.infer import add_measuring, exit_code, require_packages, write_outputs
     from lightning_perf.inference.backbones import sweep_backbones
-    from lightning_perf.inference.counting.count import count_model
+    from lightning_perf.inference.counting.count import count_model, find_peaks
     from lightning_perf.inference.counting.document import bound_latency
-    from lightning_perf.inference.counting.peaks import find_peaks
     from lightning_perf.inference.errors import InferenceError, VariantError
     from lightning_perf.inference.measurement.measure import Effort
     from lightning_perf.inference.model.samples import Validation

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.inference.counting.count import count_model
+from lightning_perf.inference.counting.count import count_model, find_peaks
 from lightning_perf.inference.counting.document import Count, bound_latency
-from lightning_perf.inference.counting.peaks import find_peaks
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Time, Timed, Timer, speedup, summarise, take_turns
 from lightning_perf.inference.measurement.timing import time_calls

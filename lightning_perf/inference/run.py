@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from lightning_perf import __version__
 from lightning_perf.errors import reason_of
-from lightning_perf.inference.counting.count import count_model
+from lightning_perf.inference.counting.count import count_model, find_peaks
 from lightning_perf.inference.counting.document import Count, Roofline, bound_latency
-from lightning_perf.inference.counting.peaks import find_peaks
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.accuracy import Judge
 from lightning_perf.inference.measurement.measure import Effort, Rounds, summarise, take_turns

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf.analysis.host.launches import StepFloor
-from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
 from lightning_perf.probe.replay.messages import CompiledTimes, GraphTimes, Times
 from lightning_perf.run_files.probe import ProbedChange
 

@@ -11,9 +11,8 @@ from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.launches import StepFloor, step_floor
 from lightning_perf.analysis.host.loading import loading
 from lightning_perf.analysis.kernels.arithmetic import uses_tf32
-from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
-from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
-from lightning_perf.analysis.model.workload import workload
+from lightning_perf.analysis.model.operators import OperatorCalls, operator_calls
+from lightning_perf.analysis.model.workload import OptimizerSteps, optimizer_steps, workload
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phases import phases
 from lightning_perf.findings.cpu import FEW_THREADS, IDLE_CORES

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_perf.analysis.core.intervals import without_tails
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.errors import TraceError

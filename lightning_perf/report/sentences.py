@@ -13,7 +13,7 @@ from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.findings.finding import MIN_SHARE
 from lightning_perf.findings.ranks import lateness
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
-from lightning_perf.statistics.ranks import Ratio
+from lightning_perf.statistics.exact import Ratio
 from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio, format_share
 
 

@@ -24,7 +24,7 @@ from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.user_cache import bound_folder, cache_root, file_status, is_own_folder, temporary_root
 from lightning_perf.saved_json import decode_json
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Task
+from lightning_perf.tensorboard.queue import Task
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
 
 BESIDE = ".lightning_perf_cache"

@@ -32,7 +32,7 @@ from lightning_perf.run_files.steps import STEPS
 from lightning_perf.run_files.user_cache import SPARE_BYTES, bound_folder
 from lightning_perf.tensorboard.cache import Document, read_intact, summarize, write
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Answer, DiffQuery, Done, Failed, Job, Task, Working
+from lightning_perf.tensorboard.queue import Answer, DiffQuery, Done, Failed, Job, Task, Working
 from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.limits import limit_memory

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
 from lightning_perf.analysis.host.launches import step_floor
-from lightning_perf.analysis.model.operator_calls import operator_calls
+from lightning_perf.analysis.model.operators import operator_calls
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.registry import find
 from lightning_perf.findings.savings import step_ns

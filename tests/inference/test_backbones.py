@@ -20,7 +20,7 @@ from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.counting.document import Peaks
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Time, Timed
-from lightning_perf.inference.results.plot import draw_sweep
+from lightning_perf.inference.results.page import draw_sweep
 from lightning_perf.inference.results.tradeoff import Sweep
 from tests.support.schemas import load_document
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.analysis.model.operator_calls import OperatorCall
+from lightning_perf.analysis.model.operators import OperatorCall
 from lightning_perf.probe.replay.arguments import NotCallableError, TensorInfo, bind
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
 from lightning_perf.machine.environment import has_cpp_compiler
 from lightning_perf.probe.estimate import COMPILE_ERRORS, estimate_compile
 from lightning_perf.probe.replay.call_graph import CallGraph, build_call_graph, time_compiled

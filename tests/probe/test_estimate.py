@@ -7,7 +7,7 @@ from statistics import pstdev
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
 from lightning_perf.probe.estimate import (
     NOISE_SDS,
     OPERATOR_ERRORS,

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_perf.analysis.host.launches import StepFloor
-from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
 from lightning_perf.probe.estimate import estimate_graph
 from lightning_perf.probe.replay.graph import GROUP, LEAST_REPETITIONS, REPETITIONS, Run, time_graph
 from lightning_perf.probe.replay.messages import CURRENT, GraphTimes, Setting

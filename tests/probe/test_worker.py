@@ -15,7 +15,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.errors import TraceError
 from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.plan import plan_probe, without_busy_cores

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.statistics.permutation import sign_flip_test, two_sample_test
+from lightning_perf.statistics.exact import sign_flip_test, two_sample_test
 
 RNG = np.random.default_rng(2)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.statistics.ranks import (
+from lightning_perf.statistics.exact import (
     hodges_lehmann_ratio,
     hodges_lehmann_shift,
     rank_sum_counts,

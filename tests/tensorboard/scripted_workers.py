@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Task, Working
+from lightning_perf.tensorboard.queue import DiffQuery, Done, Failed, Task, Working
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.limits import limit_memory
 

@@ -19,9 +19,8 @@ from lightning_perf.compare.study.definition import Study, StudyArm
 from lightning_perf.run_files.run_record import Place
 from lightning_perf.tensorboard.discovery import Run, Scanner, Sniffer, discover, read_roots
 from lightning_perf.tensorboard.documents import work
-from lightning_perf.tensorboard.jobs import Answer, Job, Task
 from lightning_perf.tensorboard.plugin import PerfPlugin
-from lightning_perf.tensorboard.queue import Queue
+from lightning_perf.tensorboard.queue import Answer, Job, Queue, Task
 from lightning_perf.tensorboard.routes import Routes
 from lightning_perf.tensorboard.storage import StoredFile
 from tests.compare.support import write_run

@@ -13,7 +13,7 @@ from lightning_perf.lazy_imports import MissingExtraError, install_command
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.tensorboard.cache import make_task
 from lightning_perf.tensorboard.documents import make_document, make_report
-from lightning_perf.tensorboard.jobs import Failed
+from lightning_perf.tensorboard.queue import Failed
 from tests.tensorboard.support import run_of, write_study, write_trace
 
 

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Answer, DiffQuery, Done, Failed, Job, Task, Working
-from lightning_perf.tensorboard.queue import SMALL_BYTES, Queue
+from lightning_perf.tensorboard.queue import SMALL_BYTES, Answer, DiffQuery, Done, Failed, Job, Queue, Task, Working
 from lightning_perf.tensorboard.storage import Storage
 from tests.support.processes import dies
 from tests.tensorboard.support import stored, until

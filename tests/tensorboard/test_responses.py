@@ -9,7 +9,7 @@ from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
 from lightning_perf.page.html import plotly_file
-from lightning_perf.tensorboard.responses import (
+from lightning_perf.tensorboard.routes import (
     CHARTS,
     RefusalError,
     answer_data,

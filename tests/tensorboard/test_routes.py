@@ -15,8 +15,8 @@ from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.cache import BESIDE
-from lightning_perf.tensorboard.jobs import Done, Failed, Working
-from lightning_perf.tensorboard.responses import perfetto_assets
+from lightning_perf.tensorboard.queue import Done, Failed, Working
+from lightning_perf.tensorboard.routes import perfetto_assets
 from tests.page.tradeoff_sample import hand_made_tradeoff
 from tests.tensorboard.support import PREFIX, InlineQueue, PluginUnderTest, StubQueue, asker, write_study, write_trace
 

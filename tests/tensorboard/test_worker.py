@@ -10,8 +10,7 @@ import pytest
 from lightning_perf.report.build import analyze
 from lightning_perf.tensorboard.cache import BESIDE, find, key_of, make_task
 from lightning_perf.tensorboard.documents import work
-from lightning_perf.tensorboard.jobs import Answer, DiffQuery, Done, Failed, Working
-from lightning_perf.tensorboard.queue import Queue
+from lightning_perf.tensorboard.queue import Answer, DiffQuery, Done, Failed, Queue, Working
 from lightning_perf.workers.process import WorkerProcess
 from tests.tensorboard.support import asker, run_of, until, write_trace
 

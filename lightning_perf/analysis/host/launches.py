@@ -7,9 +7,15 @@ from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import Series, thin
 from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps, merge, subtract, union
-from lightning_perf.analysis.steps.breakdown import RuntimeKind, host_sets, runtime_kinds
+from lightning_perf.analysis.steps.breakdown import (
+    PHASES,
+    RuntimeKind,
+    host_phases,
+    host_sets,
+    phases_at,
+    runtime_kinds,
+)
 from lightning_perf.analysis.steps.idle import Gaps, device_busy, find_gaps
-from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases, phases_at
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.indexing import distinct, distinct_rows, used_codes
 from lightning_perf.trace.trace import Trace

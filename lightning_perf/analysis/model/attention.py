@@ -14,7 +14,7 @@ from lightning_perf.analysis.core.intervals import averaged_steps, averaged_time
 from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.kernels.flops import FORMULAS, count_flops
 from lightning_perf.analysis.model.modules import forward_operator, operator_costs
-from lightning_perf.analysis.steps.phase_timeline import host_phases
+from lightning_perf.analysis.steps.breakdown import host_phases
 from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace

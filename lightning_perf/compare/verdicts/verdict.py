@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.comparison import MetricResult, Verdict, VerdictKind
+from lightning_perf.compare.verdicts.facts import Learned
 from lightning_perf.compare.verdicts.gates import ALLOW_DIVERGENCE, ALLOW_FAILURES
-from lightning_perf.compare.verdicts.learned import Learned
 from lightning_perf.compare.verdicts.pair import NOT_COMPARABLE
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.location import Kept

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.statistics.ranks import walsh_ratio
+from lightning_perf.statistics.exact import walsh_ratio
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.workers.channel import Message
 

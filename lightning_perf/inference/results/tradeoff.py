@@ -199,7 +199,7 @@ class PlottedDocument(SavedDocument, frozen=True):
             InferenceError: There is nothing to plot, or the file cannot be written.
             MissingExtraError: matplotlib is not installed.
         """
-        from lightning_perf.inference.results.plot import save_plot
+        from lightning_perf.inference.results.page import save_plot
 
         save_plot(self._draw(), Path(path))
 
@@ -292,7 +292,7 @@ class Tradeoff(PageDocument, PlottedDocument, frozen=True):
         return to_markdown(self.blocks(layers))
 
     def _draw(self) -> Figure:
-        from lightning_perf.inference.results.plot import draw_tradeoff
+        from lightning_perf.inference.results.page import draw_tradeoff
 
         return draw_tradeoff(self)
 
@@ -376,6 +376,6 @@ class Sweep(TextDocument, PlottedDocument, frozen=True):
         return sweep_blocks(self)
 
     def _draw(self) -> Figure:
-        from lightning_perf.inference.results.plot import draw_sweep
+        from lightning_perf.inference.results.page import draw_sweep
 
         return draw_sweep(self)

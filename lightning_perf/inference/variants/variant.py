@@ -13,8 +13,7 @@ from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.runtimes.base import Runtime
 from lightning_perf.inference.runtimes.registry import RUNTIME_NAMES, find_runtime
 from lightning_perf.inference.transforms.base import Distil, Transform
-from lightning_perf.inference.transforms.layers import Prune, Separable
-from lightning_perf.inference.transforms.weights import Share, Sparsify
+from lightning_perf.inference.transforms.layers import Prune, Separable, Share, Sparsify
 
 if TYPE_CHECKING:
     from torch import nn

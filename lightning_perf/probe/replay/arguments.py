@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.model.operator_calls import OperatorCall
+from lightning_perf.analysis.model.operators import OperatorCall
 
 TYPES: dict[str, torch.dtype] = {
     "float": torch.float32,

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.probe.replay.arguments import Bound
 from lightning_perf.probe.replay.measure import Pool, Prepared, count_faults, run_pass
 from lightning_perf.probe.replay.messages import Setting, Task, Times

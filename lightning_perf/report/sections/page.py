@@ -45,7 +45,7 @@ from lightning_perf.show.blocks import (
     note,
     tabulate,
 )
-from lightning_perf.statistics.ranks import Ratio
+from lightning_perf.statistics.exact import Ratio
 from lightning_perf.units import (
     NOT_AVAILABLE,
     format_bytes,

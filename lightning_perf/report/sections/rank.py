@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from lightning_perf.analysis.host.loading import Loading
 from lightning_perf.analysis.kernels.arithmetic import REASONS, Arithmetic
 from lightning_perf.analysis.model.attention import Attention, AttentionKind, LanguageModel
-from lightning_perf.analysis.model.optimizers import OptimizerSteps
-from lightning_perf.analysis.model.recompute import Recompute
+from lightning_perf.analysis.model.workload import OptimizerSteps, Recompute
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime, Outlier

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.analysis.host.pauses import PhasePause, is_user_function, pauses
+from lightning_perf.analysis.host.waits import PhasePause, is_user_function, pauses
 from tests.support.known import known
 from tests.support.trace_builder import FETCH, TraceBuilder
 

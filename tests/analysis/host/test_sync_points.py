@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.analysis.host.sync_points import StopFlags, stop_flags, sync_points
+from lightning_perf.analysis.host.waits import StopFlags, stop_flags, sync_points
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.ranks import stop_flags as find_stop_flags
 from tests.support.known import known

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_perf.analysis.model.operator_calls import ParameterShape, operator_calls
+from lightning_perf.analysis.model.operators import ParameterShape, operator_calls
 from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 

@@ -1,6 +1,6 @@
 import pytest
 
-from lightning_perf.analysis.precision.autocast_tax import autocast_tax
+from lightning_perf.analysis.precision.amp_gain import autocast_tax
 from tests.support.trace_builder import TraceBuilder
 
 TO_BF16, TO_FLOAT = ["c10::BFloat16", "float", "Scalar"], ["float", "c10::BFloat16", "Scalar"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.steps.phase_timeline import (
+from lightning_perf.analysis.steps.breakdown import (
     PHASES,
     has_own_marks,
     host_phases,

@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from lightning_perf.inference.counting import peaks
-from lightning_perf.inference.counting.count import count_model
+from lightning_perf.inference.counting.count import count_model, find_peaks, measure_peaks
 from lightning_perf.inference.counting.document import Count, Peaks, Roofline, bound_latency
-from lightning_perf.inference.counting.peaks import find_peaks, measure_peaks
 
 PEAKS = Peaks("a device", "float32", 1, flops_per_s=1e9, bandwidth_bytes_per_s=1e8, source="made up")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -19,8 +19,7 @@ from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.transforms.base import Distil, weight_layers
-from lightning_perf.inference.transforms.layers import Prune, Separable, separate
-from lightning_perf.inference.transforms.weights import Share, Sparsify, cluster
+from lightning_perf.inference.transforms.layers import Prune, Separable, Share, Sparsify, cluster, separate
 from lightning_perf.inference.variants.chains import measure_storage
 from lightning_perf.inference.variants.variant import TRANSFORM_NAMES, find_transform
 from tests.inference.support import small_network, student, subject_of
