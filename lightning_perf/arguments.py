@@ -14,9 +14,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from lightning_perf.documents import schema_text
 from lightning_perf.errors import ExitCode, UserError
 from lightning_perf.lazy_imports import MissingExtraError
-from lightning_perf.schema import schema_text
 
 PLOTS = (".png", ".svg", ".pdf")
 

@@ -24,7 +24,7 @@ import lightning_perf
 from lightning_perf import PerfCallback, PrecisionCallback
 from lightning_perf.inference import MeasureOptions, measure_variants
 from lightning_perf.inference.measurement.measure import Effort
-from lightning_perf.probe.replay.graph import CudaQueue
+from lightning_perf.probe.replay.call_graph import CudaQueue
 from lightning_perf.run_files.probe import read_probe
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.result import Outcome

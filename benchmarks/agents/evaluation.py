@@ -98,9 +98,8 @@ def answer_with_rules(question: dict[str, Any]) -> dict[str, Any]:
         return {"findings": [found.kind for found in (*report.findings, *report.fit_findings)]}
     from lightning_perf.compare.judge import judge_arms
     from lightning_perf.compare.records.record import find_records
-    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.comparison import Comparison, Unfair
     from lightning_perf.compare.verdicts.gates import Settings
-    from lightning_perf.compare.verdicts.refusal import Unfair
 
     runs = {name: find_records(folder) for name, folder in question["arms"].items()}
     result = judge_arms(runs, Settings(treatment=tuple(question["treatment"])), store=False)

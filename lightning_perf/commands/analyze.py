@@ -164,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _analyze_snapshot(path: Path, options: argparse.Namespace) -> int:
-    from lightning_perf.memory_snapshot.isolated import analyze_snapshot
+    from lightning_perf.memory_snapshot.build import analyze_snapshot
 
     for option, given, lacks in (("--fail-on", options.fail_on, "findings"), ("--probe", options.probe, "operators")):
         if given:

@@ -24,9 +24,8 @@ from lightning_perf.errors import ExitCode
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
-    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.comparison import Comparison, InvalidRuns, Unfair
     from lightning_perf.compare.verdicts.gates import Settings
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 
 HELP = "compare repeated runs: verdict, intervals, gates"
 
@@ -141,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
 def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.Namespace) -> int:
     """Compare the arms of the command line, show the comparison, and return its exit code."""
     from lightning_perf.compare.study.results import study_notes
-    from lightning_perf.compare.verdicts.refusal import Unfair
+    from lightning_perf.compare.verdicts.comparison import Unfair
 
     title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
     result = judge_arms(Path(arms[0]) if len(arms) == 1 else _read_arms(arms), settings)
@@ -157,7 +156,7 @@ def show_result(
     notes: Sequence[str] = (),
 ) -> int:
     """Show a comparison or its refusal, and return the exit code. A refusal is always explained on standard error."""
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
+    from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair
     from lightning_perf.show.terminal_text import safe
 
     if isinstance(result, InvalidRuns):

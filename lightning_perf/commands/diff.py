@@ -46,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
         if not all(snapshots):
             snapshot, other = (before, after) if snapshots[0] else (after, before)
             raise TraceError(other, f"is no memory snapshot, but {snapshot} is one", "Give two snapshots or two traces")
+        from lightning_perf.memory_snapshot.build import analyze_snapshot
         from lightning_perf.memory_snapshot.compared import compare_snapshots
-        from lightning_perf.memory_snapshot.isolated import analyze_snapshot
 
         changes = compare_snapshots(analyze_snapshot(before), analyze_snapshot(after))
         show(changes, options, title=f"{before.name} and {after.name}")

@@ -159,7 +159,7 @@ def run_blocks(
 ) -> None:
     """Run the blocks of a study, or the rest of the one in the folder; `resume` is the command to show after Ctrl-C."""
     from lightning_perf.compare.study.run import run_study
-    from lightning_perf.compare.verdicts.refusal import UnfairError
+    from lightning_perf.compare.verdicts.comparison import UnfairError
 
     # The comparison that follows reports the differences of runs that are refused as unfair.
     with _resume_hint(resume), suppress(UnfairError):

@@ -24,11 +24,17 @@ if TYPE_CHECKING:
     from lightning_perf.compare.study.run import run_study
     from lightning_perf.compare.study_options import settle_options
     from lightning_perf.compare.verdicts.build import compare_arms
-    from lightning_perf.compare.verdicts.comparison import Comparison, VerdictKind, print_comparison, render_markdown
+    from lightning_perf.compare.verdicts.comparison import (
+        Comparison,
+        Unfair,
+        UnfairError,
+        VerdictKind,
+        print_comparison,
+        render_markdown,
+    )
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
-    from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
     from lightning_perf.lazy_imports import MissingExtraError, import_extra
-    from lightning_perf.statistics.power import minimal_detectable_effect
+    from lightning_perf.statistics.location import minimal_detectable_effect
 
 __all__ = [
     "EXIT_CODES",

@@ -294,8 +294,8 @@ def compare(
     """
     from lightning_perf.compare.judge import judge_arms
     from lightning_perf.compare.records.record import find_records
+    from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 
     if bool(study) == bool(arms):
         raise LocatedError("arguments", "give either study or arms", 'E.g. {"arms": {"old": ["a"], "new": ["b"]}}')

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.intervals import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.launches import StepFloor, step_floor
 from lightning_perf.analysis.host.loading import loading

@@ -15,8 +15,7 @@ import lightning_perf.compare
 import lightning_perf.history
 import lightning_perf.inference
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.compare.verdicts.comparison import Comparison
-from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
+from lightning_perf.compare.verdicts.comparison import Comparison, InvalidRuns, Unfair
 from lightning_perf.estimates.calibration import Calibration
 from lightning_perf.findings.pages import Explanation
 from lightning_perf.history.document import History

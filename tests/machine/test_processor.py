@@ -9,7 +9,7 @@ import pytest
 
 from lightning_perf.machine import environment, processor
 from lightning_perf.machine.processor import busy_s, cpu_flags, processor_facts
-from lightning_perf.workers import processors
+from lightning_perf.workers import limits
 from lightning_perf.workers.limits import usable_cores, usable_cpus
 
 X86 = (
@@ -39,8 +39,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(siblings + "\n")
-    monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
-    monkeypatch.setattr(processors, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(limits, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(limits, "QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     return tmp_path
 
@@ -78,7 +78,7 @@ def test_the_time_of_busy_processors_unknown(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_cores_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(limits, "TOPOLOGY", tmp_path)
     assert usable_cores() is None
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert usable_cores() is None

@@ -20,7 +20,7 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.errors import TraceError
-from lightning_perf.memory_snapshot import isolated
+from lightning_perf.memory_snapshot import build
 from lightning_perf.memory_snapshot.build import build_report
 from lightning_perf.memory_snapshot.document import MemoryReport
 from lightning_perf.memory_snapshot.snapshot import is_snapshot, read_snapshot
@@ -160,7 +160,7 @@ def test_memory_bombs_are_stopped_in_their_process(tmp_path: Path, bomb: bytes) 
     path = tmp_path / "s.pickle"
     path.write_bytes(bomb)
     with pytest.raises(TraceError) as caught:
-        isolated.analyze_snapshot(path)
+        build.analyze_snapshot(path)
     assert any(reason in str(caught.value) for reason in ("of memory", "ends early", "no valid pickle"))
 
 
@@ -171,7 +171,7 @@ TUPLES = b"\x80\x04)\x94" + b"".join(b"0h%ch%c\x86\x94" % (n, n) for n in range(
 def test_a_file_that_takes_forever_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(isolated, "BASE_S", 2)
+    monkeypatch.setattr(build, "BASE_S", 2)
     (tmp_path / "s.pickle").write_bytes(TUPLES)
     assert main(["analyze", str(tmp_path / "s.pickle")]) == 2
     assert "needs more than 2 s of processor time" in capsys.readouterr().err

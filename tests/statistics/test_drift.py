@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.statistics.drift import measure_drift
+from lightning_perf.statistics.spread import measure_drift
 
 RNG = np.random.default_rng(6)
 

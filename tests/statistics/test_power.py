@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect, paired_power
+from lightning_perf.statistics.location import blocks_needed, minimal_detectable_effect, paired_power
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 12, 20])

@@ -8,7 +8,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from lightning_perf.schema import make_schema
+from lightning_perf.documents import make_schema
 
 __all__ = ["load_document"]
 

@@ -29,10 +29,10 @@ def hungry(channel: Channel) -> None:
     """Be a real worker whose work takes 1 GiB of the 300 MiB that it may have."""
     import numpy
 
-    from lightning_perf.tensorboard import worker
+    from lightning_perf.tensorboard import documents
 
     limit = functools.partial(limit_memory, share=0.0, least_bytes=300 << 20)
     with mock.patch.multiple(
-        worker, limit_memory=limit, work=lambda task, say: Failed(str(numpy.ones(1 << 30, dtype="u1").sum()))
+        documents, limit_memory=limit, work=lambda task, say: Failed(str(numpy.ones(1 << 30, dtype="u1").sum()))
     ):
-        worker.main(channel)
+        documents.main(channel)

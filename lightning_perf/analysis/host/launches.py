@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import Series, thin
-from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps, merge, subtract, union
+from lightning_perf.analysis.core.intervals import (
+    Series,
+    averaged_steps,
+    in_averaged_steps,
+    merge,
+    subtract,
+    thin,
+    union,
+)
 from lightning_perf.analysis.steps.breakdown import (
     PHASES,
     RuntimeKind,

@@ -11,8 +11,16 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import find_row, json_list, json_shapes, largest_codes, sum_by
-from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps, share_of
+from lightning_perf.analysis.core.intervals import (
+    averaged_steps,
+    find_row,
+    in_averaged_steps,
+    json_list,
+    json_shapes,
+    largest_codes,
+    share_of,
+    sum_by,
+)
 from lightning_perf.analysis.kernels.kernel_names import KernelArithmetic, is_product, kernel_arithmetic
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, matched_part
 from lightning_perf.trace.description import DeviceProperties

@@ -9,8 +9,15 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_list, json_shapes, sum_by
-from lightning_perf.analysis.core.intervals import averaged_steps, averaged_time, in_averaged_steps, merge
+from lightning_perf.analysis.core.intervals import (
+    averaged_steps,
+    averaged_time,
+    in_averaged_steps,
+    json_list,
+    json_shapes,
+    merge,
+    sum_by,
+)
 from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.kernels.flops import FORMULAS, count_flops
 from lightning_perf.analysis.model.modules import forward_operator, operator_costs

@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_shapes
 from lightning_perf.analysis.core.intervals import (
     averaged_steps,
     cached_per_trace,
     in_averaged_steps,
     intersect,
+    json_shapes,
     merge,
     subtract,
 )

@@ -10,8 +10,14 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_list, json_shapes
-from lightning_perf.analysis.core.intervals import averaged_steps, averaged_time, in_averaged_steps, share_of
+from lightning_perf.analysis.core.intervals import (
+    averaged_steps,
+    averaged_time,
+    in_averaged_steps,
+    json_list,
+    json_shapes,
+    share_of,
+)
 from lightning_perf.analysis.host.launches import HostPace, Launches, bounded_by_host
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, TYPE_FOLLOWING, arithmetic_of, device_properties
 from lightning_perf.analysis.kernels.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS, is_depthwise

@@ -15,11 +15,11 @@ from typing import Literal, get_args
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.core.intervals import (
     averaged_time,
     in_averaged_steps,
     intersect,
+    json_list,
     merge,
     share_of,
     subtract,

@@ -9,14 +9,15 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import find_row, outlying
 from lightning_perf.analysis.core.intervals import (
     EMPTY,
     Intervals,
     averaged_steps,
     cached_per_trace,
     exclusive_ns,
+    find_row,
     merge,
+    outlying,
     subtract,
     union,
 )

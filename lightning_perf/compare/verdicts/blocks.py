@@ -23,8 +23,7 @@ from lightning_perf.show.blocks import (
     listing,
     table,
 )
-from lightning_perf.statistics.drift import Drift
-from lightning_perf.statistics.spread import Spread
+from lightning_perf.statistics.spread import Drift, Spread
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import (
     NOT_AVAILABLE,
@@ -38,8 +37,7 @@ from lightning_perf.units import (
 )
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult, Prediction
-    from lightning_perf.compare.verdicts.refusal import Unfair
+    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult, Prediction, Unfair
 
 
 STYLES: dict[GateOutcome, Style] = {

@@ -34,8 +34,7 @@ from lightning_perf.units import NOT_AVAILABLE, column_format, format_duration, 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run
-    from lightning_perf.compare.verdicts.refusal import Unfair
+    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run, Unfair
     from lightning_perf.show.blocks import Block
 
 

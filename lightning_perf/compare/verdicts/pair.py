@@ -26,13 +26,13 @@ from lightning_perf.statistics.location import (
     Difference,
     interval,
     mean_ratio,
+    minimal_detectable_effect,
     paired_difference,
     paired_ratio,
     skewness,
     unpaired_difference,
     unpaired_ratio,
 )
-from lightning_perf.statistics.power import minimal_detectable_effect
 from lightning_perf.statistics.values import Estimate, Probability, describe, finite
 
 ONE_SESSION = "the arms did not alternate, so a change of the machine could cause the same difference"

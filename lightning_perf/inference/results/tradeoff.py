@@ -12,8 +12,7 @@ from msgspec import Struct
 from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
 from lightning_perf.inference.counting.document import Count, Peaks, Roofline
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.measurement.accuracy import Accuracy
-from lightning_perf.inference.measurement.measure import Effort, Latency
+from lightning_perf.inference.measurement.measure import Accuracy, Effort, Latency
 from lightning_perf.report.labels import count_of
 from lightning_perf.statistics.values import Estimate
 

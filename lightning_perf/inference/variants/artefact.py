@@ -22,7 +22,7 @@ from lightning_perf.saved_json import decode_json
 if TYPE_CHECKING:
     from lightning_perf.inference.model.subject import Subject
     from lightning_perf.inference.runtimes.base import Call
-    from lightning_perf.inference.variants.worker import Origin
+    from lightning_perf.inference.variants.running import Origin
 
 
 def checked_call(call: Call, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Call:

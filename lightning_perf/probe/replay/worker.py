@@ -141,7 +141,7 @@ def _graph_times(task: Task, rounds: Rounds, deadline_s: float) -> GraphTimes | 
     """Return the times of the step's calls replayed from a CUDA graph; ``None`` if they cannot be."""
     import torch
 
-    from lightning_perf.probe.replay.graph import CudaQueue, time_graph
+    from lightning_perf.probe.replay.call_graph import CudaQueue, time_graph
 
     with suppress(RuntimeError):  # too little memory for the calls that the rounds left out
         places, calls = rounds.step_calls()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lightning_perf.analysis.core.arrays import Series
+from lightning_perf.analysis.core.intervals import Series
 from lightning_perf.analysis.host.launches import Launches, QueueDepth
 from lightning_perf.analysis.host.waits import SyncPoint, SyncPoints
 from lightning_perf.analysis.kernels.efficiency import Efficiency

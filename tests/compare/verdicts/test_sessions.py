@@ -11,9 +11,9 @@ from scipy import stats
 
 from lightning_perf.compare.judge import exit_code
 from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.comparison import UnfairError
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 from lightning_perf.compare.verdicts.pair import find_sessions, session_means
-from lightning_perf.compare.verdicts.refusal import UnfairError
 from lightning_perf.statistics.location import unpaired_ratio
 from tests.compare.support import AMP_MS, BASE_MS, write_arms
 

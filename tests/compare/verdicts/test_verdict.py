@@ -9,8 +9,14 @@ from lightning_perf.compare.verdicts.facts import Learned
 from lightning_perf.compare.verdicts.verdict import Evidence, classify, describe_verdict
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.exact import sign_flip_test
-from lightning_perf.statistics.location import Difference, non_inferiority, paired_difference, paired_ratio
-from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
+from lightning_perf.statistics.location import (
+    Difference,
+    blocks_needed,
+    minimal_detectable_effect,
+    non_inferiority,
+    paired_difference,
+    paired_ratio,
+)
 from lightning_perf.statistics.values import Estimate
 
 

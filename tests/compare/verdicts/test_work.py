@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from lightning_perf.compare.judge import exit_code
 from lightning_perf.compare.records.record import RunRecord, read_record
 from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.comparison import UnfairError
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
-from lightning_perf.compare.verdicts.refusal import UnfairError
 from lightning_perf.run_files.steps import STEPS, StepSample
 from tests.compare.support import AMP_MS, BASE_MS
 

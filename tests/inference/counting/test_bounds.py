@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.inference.counting import peaks
+from lightning_perf.inference.counting import count as counting
 from lightning_perf.inference.counting.count import count_model, find_peaks, measure_peaks
 from lightning_perf.inference.counting.document import Count, Peaks, Roofline, bound_latency
 
@@ -80,7 +80,7 @@ def test_the_highest_of_several_rates_count():
 
 def test_rates_are_work_by_the_best_time(monkeypatch: pytest.MonkeyPatch):
     times = iter([0.125, 0.5, 0.02, 0.01])  # two products, the copy, the dot product
-    monkeypatch.setattr(peaks, "_best_s", lambda call, device: (call(), next(times))[1])
+    monkeypatch.setattr(counting, "_best_s", lambda call, device: (call(), next(times))[1])
     found = measure_peaks(CPU, 1, working_set_bytes=2**20)
     assert found.flops_per_s == 2 * 1024**3 / 0.5  # the small product reached half of that
     assert found.bandwidth_bytes_per_s == 2**20 / 0.01
@@ -98,7 +98,7 @@ def test_random_matrices_are_multiplied_and_the_process_keeps_its_threads_and_ra
         seen.extend((left, right))
         return multiply(left, right, out=out)
 
-    monkeypatch.setattr(peaks, "SECONDS", 0.0)
+    monkeypatch.setattr(counting, "SECONDS", 0.0)
     monkeypatch.setattr(torch, "mm", watched)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     found = find_peaks(CPU, 1, working_set_bytes=1)
@@ -132,7 +132,7 @@ def test_a_known_gpu_is_looked_up_and_an_unknown_one_is_measured(
     assert found.source.startswith("https://www.nvidia.com")
     gpu("NVIDIA Unheard", 1)
     asked = []
-    monkeypatch.setattr(peaks, "measure_peaks", lambda *arguments, **keywords: asked.append(arguments))
+    monkeypatch.setattr(counting, "measure_peaks", lambda *arguments, **keywords: asked.append(arguments))
     find_peaks(CUDA, 1)
     assert asked == [(CUDA, 1, torch.float32)]
 

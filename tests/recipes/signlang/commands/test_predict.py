@@ -47,7 +47,7 @@ def artefact(classifier, tmp_path_factory):
     from lightning_perf.inference.model.subject import Subject
     from lightning_perf.inference.runtimes.registry import find_runtime
     from lightning_perf.inference.variants.artefact import save_artefact
-    from lightning_perf.inference.variants.worker import Origin
+    from lightning_perf.inference.variants.running import Origin
 
     folder = tmp_path_factory.mktemp("variants") / "eager"
     folder.mkdir()
