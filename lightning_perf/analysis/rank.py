@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from lightning_perf.analysis.compilation.summary import CompiledCalls, compiled_calls
-from lightning_perf.analysis.core.intervals import without_tails
+from lightning_perf.analysis.compilation import CompiledCalls, compiled_calls
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.launches import ClockSkew, HostPace, Launches, clock_skew, host_pace, launches
 from lightning_perf.analysis.host.loading import Loading, loading
 from lightning_perf.analysis.host.waits import Pauses, StopFlags, SyncPoints, pauses, stop_flags, sync_points
+from lightning_perf.analysis.intervals import without_tails
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
 from lightning_perf.analysis.kernels.efficiency import Efficiency, HardwareCounters, efficiency, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import GraphRegionTable, KernelTable, graph_regions, kernels

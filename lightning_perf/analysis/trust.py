@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import outlying
+from lightning_perf.analysis.intervals import outlying
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import COMPARED_STEPS, steps_after
 from lightning_perf.run_files.captures import RecordedWindow

@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
 
 def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.Namespace) -> int:
     """Compare the arms of the command line, show the comparison, and return its exit code."""
-    from lightning_perf.compare.study.results import study_notes
+    from lightning_perf.compare.study.definition import study_notes
     from lightning_perf.compare.verdicts.comparison import Unfair
 
     title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)

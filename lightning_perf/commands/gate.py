@@ -157,7 +157,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _check_code(folder: Path, commits: Mapping[str, str]) -> None:
     """Check that the runs of each arm used its commit, since both arms would otherwise run the same code."""
     from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.study.results import study_arms
+    from lightning_perf.compare.study.definition import study_arms
 
     arms = study_arms(folder)
     for name, commit in commits.items():

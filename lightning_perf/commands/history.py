@@ -141,7 +141,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _add(words: Sequence[str], options: argparse.Namespace) -> int:
-    from lightning_perf.history.add import add_runs
+    from lightning_perf.history.store import add_runs
 
     added = add_runs(options.store, words, arms=() if options.arm is None else (options.arm,))
     if not options.quiet:

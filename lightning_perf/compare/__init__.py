@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.judge import EXIT_CODES, exit_code, report_errors
     from lightning_perf.compare.records.metrics import METRICS, Metric, Quality, find_quality, run_values
     from lightning_perf.compare.records.record import RunRecord, find_records
-    from lightning_perf.compare.study.definition import Study, StudyArm, read_study
-    from lightning_perf.compare.study.results import study_arms, study_notes
+    from lightning_perf.compare.study.definition import Study, StudyArm, read_study, study_arms, study_notes
     from lightning_perf.compare.study.run import run_study
     from lightning_perf.compare.study_options import settle_options
     from lightning_perf.compare.verdicts.build import compare_arms

@@ -11,8 +11,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from lightning_perf.compare.records.record import RunRecord, find_records
-from lightning_perf.compare.study.definition import read_study
-from lightning_perf.compare.study.results import failed_blocks, study_arms, study_notes
+from lightning_perf.compare.study.definition import failed_blocks, read_study, study_arms, study_notes
 from lightning_perf.compare.study_options import read_options
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Candidate, Comparison

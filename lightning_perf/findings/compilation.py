@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
+from lightning_perf.analysis.compilation import BreakPlace, CompiledFrame, CompileReport, Recompilations
 from lightning_perf.findings.finding import Problem, SavingRange, compile_rule
 from lightning_perf.findings.fit import of_fit
 from lightning_perf.findings.savings import counted

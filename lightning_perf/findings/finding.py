@@ -14,7 +14,7 @@ from typing import Generic, Literal, ParamSpec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from lightning_perf.analysis.compilation.summary import CompileReport
+from lightning_perf.analysis.compilation import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit

@@ -17,7 +17,6 @@ from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Met
 from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair, UnfairError, or_refusal
 from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, GateResult, judge, parse_gate
 from lightning_perf.documents import Format, SavedDocument, TextDocument
-from lightning_perf.history.add import read_runs
 from lightning_perf.history.read import (
     MeasuredRow,
     Trend,
@@ -32,7 +31,7 @@ from lightning_perf.history.read import (
     to_scale,
     unfair_differences,
 )
-from lightning_perf.history.store import HistoryError, StoredBaseline, StoredRun, open_store, read_store
+from lightning_perf.history.store import HistoryError, StoredBaseline, StoredRun, open_store, read_runs, read_store
 from lightning_perf.statistics.change_points import predict
 from lightning_perf.statistics.values import Estimate, Float64Array
 

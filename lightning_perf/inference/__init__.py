@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from lightning_perf.inference.run import MeasureOptions, measure_variants, save_document
     from lightning_perf.inference.training import Distillation, FineTuner
     from lightning_perf.inference.variants.artefact import Artefact, load_artefact, read_artefact
-    from lightning_perf.inference.variants.chains import measure_storage
-    from lightning_perf.inference.variants.variant import default_variants, parse_variants
+    from lightning_perf.inference.variants.variant import default_variants, measure_storage, parse_variants
 
 __all__ = [
     "Artefact",

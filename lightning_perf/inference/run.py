@@ -32,11 +32,17 @@ from lightning_perf.inference.results.conclusions import (
     ruin_notes,
 )
 from lightning_perf.inference.results.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Cell, Machine, Row, Tradeoff
-from lightning_perf.inference.transforms.base import FineTune
+from lightning_perf.inference.transforms import FineTune
 from lightning_perf.inference.variants.artefact import library_versions
-from lightning_perf.inference.variants.chains import Chains, measure_storage
 from lightning_perf.inference.variants.running import BuiltVariant, Origin, Running, build_variant, relative_difference
-from lightning_perf.inference.variants.variant import BASELINE, Variant, default_variants, parse_variants
+from lightning_perf.inference.variants.variant import (
+    BASELINE,
+    Chains,
+    Variant,
+    default_variants,
+    measure_storage,
+    parse_variants,
+)
 from lightning_perf.machine.environment import cpu_name, device_facts, host_notes
 from lightning_perf.run_files.atomic import write_document
 

@@ -6,10 +6,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.intervals import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.launches import StepFloor, step_floor
 from lightning_perf.analysis.host.loading import loading
+from lightning_perf.analysis.intervals import json_list
 from lightning_perf.analysis.kernels.arithmetic import uses_tf32
 from lightning_perf.analysis.model.operators import OperatorCalls, operator_calls
 from lightning_perf.analysis.model.workload import OptimizerSteps, optimizer_steps, workload

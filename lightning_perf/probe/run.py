@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.intervals import without_tails
+from lightning_perf.analysis.intervals import without_tails
 from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.step_times import summarize_step_times

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf import __version__
-from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
+from lightning_perf.analysis.compilation import CompileReport, summarize_compilations
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
 from lightning_perf.analysis.precision.scales import summarize_fp8, summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis

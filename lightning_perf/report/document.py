@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.compilation.summary import CompileReport
+from lightning_perf.analysis.compilation import CompileReport
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
 from lightning_perf.analysis.precision.scales import Fp8Layers, ShadowDrift

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.intervals import without_tails
+from lightning_perf.analysis.intervals import without_tails
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from lightning_perf.analysis.ranks.distributed import RankTimes, rank_times
 from lightning_perf.errors import TraceError

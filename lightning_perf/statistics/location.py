@@ -11,8 +11,17 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.statistics.distributions import chi_square_quantile, normal_cdf, t_cdf, t_quantile
-from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite, finite_pairs
+from lightning_perf.statistics.values import (
+    Estimate,
+    Float64Array,
+    Numbers,
+    chi_square_quantile,
+    finite,
+    finite_pairs,
+    normal_cdf,
+    t_cdf,
+    t_quantile,
+)
 
 PAIRED_T = "paired t"
 WELCH_T = "Welch's t"

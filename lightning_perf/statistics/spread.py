@@ -12,8 +12,17 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.statistics.distributions import f_quantile, scipy_stats, t_cdf, t_quantile
-from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite, finite_pairs
+from lightning_perf.statistics.values import (
+    Estimate,
+    Float64Array,
+    Numbers,
+    f_quantile,
+    finite,
+    finite_pairs,
+    scipy_stats,
+    t_cdf,
+    t_quantile,
+)
 
 POWER = 0.8
 MAX_RUNS = 200

@@ -1,15 +1,17 @@
-"""The types of statistical results, and the description of one arm's runs."""
+"""The types of statistical results, the description of one arm's runs, and scipy's distributions as plain functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
+
+from lightning_perf.lazy_imports import import_extra
 
 Float64Array = NDArray[np.float64]
 
@@ -160,3 +162,39 @@ def describe(values: Numbers) -> Summary:
         max=float(kept.max()),
         reason=None if len(kept) > 1 else "a single run has no standard deviation",
     )
+
+
+def scipy_stats() -> Any:
+    """Return the module scipy.stats."""
+    return import_extra("scipy.stats", "compare")
+
+
+def _special() -> Any:
+    return import_extra("scipy.special", "compare")
+
+
+def t_quantile(probability: float, df: float) -> float:
+    """Quantile of Student's t."""
+    return float(_special().stdtrit(df, probability))
+
+
+def t_cdf(value: float, df: float) -> float:
+    """Cumulative distribution of Student's t."""
+    return float(_special().stdtr(df, value))
+
+
+def normal_cdf(values: Float64Array) -> Float64Array:
+    """Cumulative distribution of the standard normal."""
+    result: Float64Array = _special().ndtr(values)
+    return result
+
+
+def f_quantile(probability: float, df_numerator: float, df_denominator: float) -> float:
+    """Quantile of Fisher's F."""
+    return float(_special().fdtri(df_numerator, df_denominator, probability))
+
+
+def chi_square_quantile(probabilities: Float64Array, df: float) -> Float64Array:
+    """Quantiles of chi-square."""
+    result: Float64Array = 2 * _special().gammaincinv(df / 2, probabilities)
+    return result

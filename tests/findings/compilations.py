@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from lightning_perf.analysis.compilation.summary import (
+from lightning_perf.analysis.compilation import (
     CompiledCalls,
     CompiledFunction,
     CompileReport,

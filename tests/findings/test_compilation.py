@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.analysis.compilation.summary import CompileReport
+from lightning_perf.analysis.compilation import CompileReport
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.report.sections.report import short_blocks

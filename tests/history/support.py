@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_perf.history.add import add_runs
+from lightning_perf.history.store import add_runs
 from tests.compare.support import write_run
 
 DAY_S = 86_400.0

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.training import Distillation, FineTuner, ObservedLosses, distillation_loss
-from lightning_perf.inference.transforms.layers import Prune, Sparsify
+from lightning_perf.inference.transforms import Prune, Sparsify
 from tests.inference.support import small_network, subject_of
 
 pytestmark = [

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import (
+from lightning_perf.analysis.intervals import (
     averaged_steps,
     averaged_time,
     in_averaged_steps,

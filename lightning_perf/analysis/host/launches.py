@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import (
+from lightning_perf.analysis.intervals import (
     Series,
     averaged_steps,
     in_averaged_steps,

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import (
+from lightning_perf.analysis.intervals import (
     EMPTY,
     averaged_steps,
     averaged_time,

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.intervals import (
+from lightning_perf.analysis.intervals import (
     averaged_steps,
     find_row,
     in_averaged_steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import averaged_steps, averaged_time, in_averaged_steps, merge
+from lightning_perf.analysis.intervals import averaged_steps, averaged_time, in_averaged_steps, merge
 from lightning_perf.analysis.kernels.arithmetic import device_properties
 from lightning_perf.analysis.kernels.flops import FlopCount, count_flops
 from lightning_perf.machine.hardware import DevicePeak, find_device

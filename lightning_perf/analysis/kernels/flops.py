@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.intervals import cached_per_trace, in_averaged_steps, json_list, json_shapes, sum_by
+from lightning_perf.analysis.intervals import cached_per_trace, in_averaged_steps, json_list, json_shapes, sum_by
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array

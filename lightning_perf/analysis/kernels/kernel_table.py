@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps, largest_codes, sum_by
+from lightning_perf.analysis.intervals import averaged_steps, in_averaged_steps, largest_codes, sum_by
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of, most_reasons
 from lightning_perf.analysis.kernels.efficiency import device_peak
 from lightning_perf.analysis.kernels.flops import count_flops

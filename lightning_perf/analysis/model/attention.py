@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import (
+from lightning_perf.analysis.intervals import (
     averaged_steps,
     averaged_time,
     in_averaged_steps,

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import Series, thin
+from lightning_perf.analysis.intervals import Series, thin
 from lightning_perf.analysis.model.memory_blocks import (
     CODES,
     Blocks,

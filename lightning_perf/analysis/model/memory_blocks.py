@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import sum_by, union
+from lightning_perf.analysis.intervals import sum_by, union
 from lightning_perf.analysis.model.modules import forward_operator, module_calls
 from lightning_perf.analysis.steps.breakdown import PHASES, host_phases, is_backward_node, phases_at
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans

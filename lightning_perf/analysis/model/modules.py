@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import averaged_steps, averaged_time, in_averaged_steps, sum_by
+from lightning_perf.analysis.intervals import averaged_steps, averaged_time, in_averaged_steps, sum_by
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import at_rows, distinct, enclosing_rows, innermost_marked, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace

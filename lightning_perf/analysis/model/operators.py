@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps, json_list, sum_by
+from lightning_perf.analysis.intervals import averaged_steps, in_averaged_steps, json_list, sum_by
 from lightning_perf.analysis.kernels.arithmetic import most_reasons, on_tensor_cores
 from lightning_perf.analysis.model.modules import call_paths, operator_costs
 from lightning_perf.analysis.steps.breakdown import host_phases, is_backward_node

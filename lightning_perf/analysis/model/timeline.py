@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.intervals import exclusive_ns, merge, sum_by
+from lightning_perf.analysis.intervals import exclusive_ns, merge, sum_by
 from lightning_perf.analysis.model.modules import module_calls
 from lightning_perf.analysis.steps.breakdown import CATEGORIES, PHASES, category_times, host_phases, host_sets
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, device_busy, queued_work

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import (
+from lightning_perf.analysis.intervals import (
     averaged_steps,
     cached_per_trace,
     in_averaged_steps,

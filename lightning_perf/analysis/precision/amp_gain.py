@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import (
+from lightning_perf.analysis.host.launches import HostPace, Launches, bounded_by_host
+from lightning_perf.analysis.intervals import (
     averaged_steps,
     averaged_time,
     in_averaged_steps,
@@ -18,7 +19,6 @@ from lightning_perf.analysis.core.intervals import (
     json_shapes,
     share_of,
 )
-from lightning_perf.analysis.host.launches import HostPace, Launches, bounded_by_host
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, TYPE_FOLLOWING, arithmetic_of, device_properties
 from lightning_perf.analysis.kernels.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS, is_depthwise
 from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic, moves_data

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import (
+from lightning_perf.analysis.intervals import (
     averaged_time,
     in_averaged_steps,
     intersect,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.intervals import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.ranks.communication import (
     CollectiveRow,
     bus_factor,

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.intervals import (
+from lightning_perf.analysis.intervals import (
     EMPTY,
     Intervals,
     averaged_steps,

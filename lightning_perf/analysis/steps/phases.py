@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import Intervals, averaged_steps, exclusive_ns, find_row, merge, share_of
+from lightning_perf.analysis.intervals import Intervals, averaged_steps, exclusive_ns, find_row, merge, share_of
 from lightning_perf.analysis.steps.breakdown import (
     CATEGORIES,
     DEVICE_CATEGORIES,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import outlying
+from lightning_perf.analysis.intervals import outlying
 from lightning_perf.analysis.steps.fit_time import StepGrowth, find_growth
 from lightning_perf.run_files.steps import WARMUP_STEPS, StepSample, StepSamples
 from lightning_perf.statistics.exact import hodges_lehmann_ratio

@@ -10,7 +10,7 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.intervals import json_list
+from lightning_perf.analysis.intervals import json_list
 from lightning_perf.analysis.model.operators import OperatorCall
 
 TYPES: dict[str, torch.dtype] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lightning_perf.analysis.core.intervals import Series
 from lightning_perf.analysis.host.launches import Launches, QueueDepth
 from lightning_perf.analysis.host.waits import SyncPoint, SyncPoints
+from lightning_perf.analysis.intervals import Series
 from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.precision.amp_gain import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from lightning_perf.analysis.compilation.summary import CompiledFrame, CompileReport
+from lightning_perf.analysis.compilation import CompiledFrame, CompileReport
 from lightning_perf.analysis.steps.fit_time import FitGroup, FitPart, FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.compilation import frame_name, line_name, step_range

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.analysis.compilation.summary import CompiledFunction, compiled_calls
+from lightning_perf.analysis.compilation import CompiledFunction, compiled_calls
 from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 

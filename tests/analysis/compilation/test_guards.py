@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.analysis.compilation.summary import failed_guard, read_guard
+from lightning_perf.analysis.compilation import failed_guard, read_guard
 
 # Printed by torch 2.15 for functions that changed one thing between two calls.
 REASONS = [

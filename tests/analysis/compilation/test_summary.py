@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
+from lightning_perf.analysis.compilation import CompileReport, summarize_compilations
 from lightning_perf.analysis.diff import compare_compilations
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation
 from tests.findings.accounts import S

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import median_abs_deviation
 
-from lightning_perf.analysis.core.intervals import Series, outlying, thin
+from lightning_perf.analysis.intervals import Series, outlying, thin
 
 
 def test_short_series_stays_whole():

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.intervals import averaged_steps, cached_per_trace, in_averaged_steps
+from lightning_perf.analysis.intervals import averaged_steps, cached_per_trace, in_averaged_steps
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 

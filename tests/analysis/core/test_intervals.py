@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.core.intervals import EMPTY, Intervals, exclusive_ns, intersect, merge, subtract, union
+from lightning_perf.analysis.intervals import EMPTY, Intervals, exclusive_ns, intersect, merge, subtract, union
 
 SPAN = 40
 pairs = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.core.intervals import averaged_steps
 from lightning_perf.analysis.host.launches import ClockSkew, LaunchBound, LaunchDelay, clock_skew, launches, queue_depth
+from lightning_perf.analysis.intervals import averaged_steps
 from lightning_perf.analysis.steps.breakdown import breakdown
 from tests.support.known import known
 from tests.support.trace_builder import FETCH, TraceBuilder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.analysis.core.intervals import in_averaged_steps
+from lightning_perf.analysis.intervals import in_averaged_steps
 from lightning_perf.analysis.model.memory import memory
 from lightning_perf.analysis.model.modules import call_tree
 from lightning_perf.analysis.model.operators import operators

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.core.intervals import in_averaged_steps, merge
+from lightning_perf.analysis.intervals import in_averaged_steps, merge
 from lightning_perf.analysis.model.operators import operators
 from lightning_perf.trace.reader import read_trace
 from tests.support.trace_builder import TraceBuilder

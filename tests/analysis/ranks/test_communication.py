@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.core.intervals import averaged_steps
+from lightning_perf.analysis.intervals import averaged_steps
 from lightning_perf.analysis.ranks.communication import (
     HostCollective,
     bus_factor,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.core.intervals import intersect, merge, union
+from lightning_perf.analysis.intervals import intersect, merge, union
 from lightning_perf.analysis.steps.breakdown import CATEGORIES, breakdown
 from lightning_perf.trace.columns import DeviceKind
 from lightning_perf.trace.reader import read_trace

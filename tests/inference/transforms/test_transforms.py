@@ -18,10 +18,17 @@ from torch import nn
 from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import Distil, weight_layers
-from lightning_perf.inference.transforms.layers import Prune, Separable, Share, Sparsify, cluster, separate
-from lightning_perf.inference.variants.chains import measure_storage
-from lightning_perf.inference.variants.variant import TRANSFORM_NAMES, find_transform
+from lightning_perf.inference.transforms import (
+    Distil,
+    Prune,
+    Separable,
+    Share,
+    Sparsify,
+    cluster,
+    separate,
+    weight_layers,
+)
+from lightning_perf.inference.variants.variant import TRANSFORM_NAMES, find_transform, measure_storage
 from tests.inference.support import small_network, student, subject_of
 
 

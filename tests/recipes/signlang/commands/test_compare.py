@@ -183,7 +183,7 @@ def test_a_whole_comparison_and_going_on_with_it(pictures, tmp_path, capsys, mon
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     # Not the leases of this machine: a study that someone runs meanwhile would be waited for.
-    monkeypatch.setattr("lightning_perf.compare.study.lease.device_leases", lambda: tmp_path / "leases")
+    monkeypatch.setattr("lightning_perf.compare.study.checkouts.device_leases", lambda: tmp_path / "leases")
     # Nor the revision of this checkout: someone may be at work on it.
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
     folder = tmp_path / "study"

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.intervals import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.intervals import averaged_steps, in_averaged_steps
 from lightning_perf.run_files.fit.compilations import Compilation, GraphBreak, Moment
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.trace import Trace
@@ -201,7 +201,7 @@ class Recompilations(Struct, frozen=True):
     """Recompilations of one function because of the same condition.
 
     Attributes:
-        cause: What changed, see `lightning_perf.analysis.compilation.summary.Cause`.
+        cause: What changed, see `lightning_perf.analysis.compilation.Cause`.
         guard: The condition that failed, in torch's words.
         code: The user's line that the condition comes from; empty if torch does not name it.
         name: The input of another shape; empty for any other cause.
