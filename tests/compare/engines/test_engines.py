@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -12,8 +10,6 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
-from lightning_perf.compare.engines.block import Device
-from lightning_perf.compare.engines.local import LocalEngine
 from lightning_perf.compare.engines.ray import RayEngine, RayRecordings, connect
 from lightning_perf.compare.engines.slurm import SlurmEngine
 from lightning_perf.compare.errors import CompareError
@@ -153,15 +149,3 @@ def test_a_cluster_that_does_not_answer_is_said_at_once(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:99999")
     with pytest.raises(CompareError, match=re.escape("No Ray cluster answers at 127.0.0.1:99999: ")):
         connect()
-
-
-def test_a_device_that_is_done_does_not_keep_the_engine_busy(tmp_path, monkeypatch):
-    engine = LocalEngine([Device("a", ""), Device("b", "")])
-
-    def one_is_slow(folder, block, device, stop):
-        time.sleep(0.0 if block == 1 else 1.0)
-
-    monkeypatch.setattr("lightning_perf.compare.engines.local.run_block", one_is_slow)
-    ticks = []
-    engine.run(tmp_path, [1, 2], lambda: ticks.append(1))
-    assert len(ticks) < 10
