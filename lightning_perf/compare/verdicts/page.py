@@ -28,7 +28,7 @@ from lightning_perf.compare.verdicts.charts import (
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, note, table
-from lightning_perf.show.pictures import draw_picture, image, short_name
+from lightning_perf.show.plots import draw_picture, image, short_name
 from lightning_perf.units import NOT_AVAILABLE, column_format, format_duration, format_ratio, format_share
 
 if TYPE_CHECKING:
