@@ -27,7 +27,7 @@ from lightning_perf.run_files.steps import StepSample
 from lightning_perf.show.blocks import Bar, Card, Figures, Plot
 from tests.analysis.kernels.test_torch_2_15 import recorded
 from tests.analysis.precision.test_forecast import sample
-from tests.analysis.precision.test_scales import sample as shadow_sample
+from tests.analysis.precision.test_scales import shadow_step as shadow_sample
 from tests.findings import accounts, compilations
 from tests.page.samples import hand_made_report
 from tests.page.test_tables import many_kernels

@@ -211,7 +211,7 @@ def test_no_samples():
 
 
 def test_layers_and_losses():
-    drift = summarized(shadow_step(0, 0.99), sample(100, 0.95, loss=1.05), sample(200, None, loss=None))
+    drift = summarized(shadow_step(0, 0.99), shadow_step(100, 0.95, loss=1.05), shadow_step(200, None, loss=None))
     body, head = drift.layers
     assert (body.name, body.lowest_cosine, body.lowest_step, body.unknown) == ("body", 0.95, 100, 1)
     assert body.mean_cosine == pytest.approx(0.97)
@@ -241,7 +241,7 @@ def test_growing_drift():
 
 
 def test_the_console_and_json():
-    report = replace(build_report(()), shadow=summarized(shadow_step(0, 0.99), sample(100, 0.95)))
+    report = replace(build_report(()), shadow=summarized(shadow_step(0, 0.99), shadow_step(100, 0.95)))
     stream = io.StringIO()
     report.print(file=stream, width=100)
     text = stream.getvalue()
