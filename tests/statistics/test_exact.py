@@ -175,7 +175,7 @@ def test_five_blocks_cannot_reach_five_percent_and_six_can():
 
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 5), (5, 5), (6, 4)])
 def test_two_samples_against_trying_every_assignment(n, m):
-    a, b = DRAWS_RNG.normal(0, 1, n).round(1), RNG.normal(0.5, 1, m).round(1)
+    a, b = DRAWS_RNG.normal(0, 1, n).round(1), DRAWS_RNG.normal(0.5, 1, m).round(1)
     pooled = np.concatenate([a, b])
     observed = abs(a.mean() - b.mean())
     extreme = 0
@@ -196,13 +196,13 @@ def test_many_runs_are_drawn_and_never_give_zero():
     d = DRAWS_RNG.normal(3, 1, 30)
     assert 0 < sign_flip_test(d).p < 1e-4
     assert "draws" in sign_flip_test(d).method
-    assert 0 < two_sample_test(DRAWS_RNG.normal(0, 1, 20), RNG.normal(9, 1, 20)).p < 1e-4
+    assert 0 < two_sample_test(DRAWS_RNG.normal(0, 1, 20), DRAWS_RNG.normal(9, 1, 20)).p < 1e-4
 
 
 def test_drawn_p_values_agree_with_the_t_test_for_normal_values():
     d = DRAWS_RNG.normal(0.3, 1, 24)
     assert sign_flip_test(d).p == pytest.approx(stats.ttest_1samp(d, 0).pvalue, abs=0.02)
-    a, b = DRAWS_RNG.normal(0, 1, 25), RNG.normal(0.4, 1, 25)
+    a, b = DRAWS_RNG.normal(0, 1, 25), DRAWS_RNG.normal(0.4, 1, 25)
     assert two_sample_test(a, b).p == pytest.approx(stats.ttest_ind(a, b).pvalue, abs=0.02)
 
 
