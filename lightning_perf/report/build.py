@@ -23,8 +23,7 @@ from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth, summar
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
-from lightning_perf.findings.registry import find, find_in_fit
-from lightning_perf.findings.whole_run import check_findings
+from lightning_perf.findings.whole_run import check_findings, find, find_in_fit
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.labels import count_of

@@ -11,7 +11,7 @@ import pytest
 from lightning_perf import analyze
 from lightning_perf.cli import main
 from lightning_perf.estimates.followed import ADVICE, ReportedRun, check_pair, find_followed, find_previous, run_folder
-from lightning_perf.findings.registry import RULE_IDS
+from lightning_perf.findings.whole_run import RULE_IDS
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, find_outcomes
 from lightning_perf.run_files.report import write_report
 from lightning_perf.run_files.run_record import RUN_RECORD, RunStarted

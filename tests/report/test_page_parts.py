@@ -15,8 +15,7 @@ from lightning_perf.analysis.precision.forecast import forecast
 from lightning_perf.analysis.precision.scales import summarize_shadow
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.registry import RULE_IDS
-from lightning_perf.findings.whole_run import HeldBack
+from lightning_perf.findings.whole_run import RULE_IDS, HeldBack
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.fit_time import COLORS
