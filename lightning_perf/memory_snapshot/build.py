@@ -18,7 +18,6 @@ from lightning_perf.errors import TraceError
 from lightning_perf.memory_snapshot.allocations import (
     CATEGORIES,
     PHASES,
-    Lifetimes,
     Site,
     categorize,
     describe_stack,
@@ -104,7 +103,11 @@ class _Device:
         self._levels = self._lifetimes.levels()
         self._reserved = replay_reserved(snapshot, device)
         self._peak = int(self._levels.argmax())
-        self._line, self._lines = _number_lines(self._lifetimes, sites)
+        # Stacks that differ in other frames share the number of their line and module.
+        lines: dict[tuple[str, str, str | None], tuple[int, Site]] = {}
+        of_stack = [lines.setdefault((site.line, site.file, site.module), (len(lines), site))[0] for site in sites]
+        self._line = np.array(of_stack, np.int64)[self._lifetimes.stack]
+        self._lines = [site for _, site in lines.values()]
         self._errors = np.flatnonzero(self._events.action == Action.OOM)
 
     def result(self) -> DeviceMemory:
@@ -315,13 +318,6 @@ class _Device:
             categories=tuple(categories),
             lines=tuple(lines),
         )
-
-
-def _number_lines(lifetimes: Lifetimes, sites: Sequence[Site]) -> tuple[Integers, list[Site]]:
-    """Number the distinct lines and modules. Stacks that differ elsewhere share a number."""
-    numbered: dict[tuple[str, str, str | None], tuple[int, Site]] = {}
-    of_stack = [numbered.setdefault((site.line, site.file, site.module), (len(numbered), site))[0] for site in sites]
-    return np.array(of_stack, np.int64)[lifetimes.stack], [site for _, site in numbered.values()]
 
 
 def _sums(group: NDArray[np.integer], sizes: Integers, count: int) -> Integers:

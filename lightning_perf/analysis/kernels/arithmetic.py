@@ -146,7 +146,7 @@ def unused_reasons(trace: Trace, kernels: Int64Array) -> tuple[Int64Array, NDArr
     if not len(rows):
         return rows, np.zeros(0, dtype=np.int8)
     operator = trace.links.device_operator[rows]
-    fp32_only = trace.rows_where(trace.operators.name, _is_fp32_only)
+    fp32_only = trace.rows_where(trace.operators.name, lambda name: _FP32_ONLY.match(matched_part(name)) is not None)
     kept_in_fp32 = innermost_marked(trace.links.operator_parent, operator, fp32_only) != NO_ROW
     shapes = at_rows(trace.operators.input_shapes, operator, 0)
     kept, device_of = kept_in_fp32.astype(np.int8), trace.device.device[rows]
@@ -213,10 +213,6 @@ def _switches(trace: Trace, rows: Int64Array) -> NDArray[np.int8]:
     told[operator == NO_ROW] = _Switch.NONE
     found: NDArray[np.int8] = np.where(told == _Switch.NONE, by_name[kernels], told)
     return found
-
-
-def _is_fp32_only(name: str) -> bool:
-    return _FP32_ONLY.match(matched_part(name)) is not None
 
 
 def _operator_switch(name: str) -> _Switch:

@@ -39,10 +39,6 @@ def _mm(shapes: Sequence[Shape]) -> int:
     return 2 * prod(batch) * m * k * n
 
 
-def _linear(shapes: Sequence[Shape]) -> int:
-    return 2 * prod(shapes[0]) * shapes[1][0]
-
-
 def _grouped_mm(shapes: Sequence[Shape]) -> int:
     # Each group has its own part of a dimension that only one of the two matrices, or both, have without a group.
     left, right = shapes[:2]
@@ -162,7 +158,7 @@ FORMULAS: dict[str, Callable[[Sequence[Shape], Sequence[str]], Range]] = {
         f"aten::{name}": _exactly(_grouped_mm)
         for name in ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
     },
-    "aten::linear": _exactly(_linear),
+    "aten::linear": _exactly(lambda shapes: 2 * prod(shapes[0]) * shapes[1][0]),
     "tex_ts::te_gemm_ts": _exactly(lambda shapes: _by_sizes([shape for shape in shapes if len(shape) > 1][:3])),
     **{name: partial(_attention, places) for name, places in _ATTENTION.items()},
 }

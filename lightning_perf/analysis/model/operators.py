@@ -408,12 +408,14 @@ def operator_calls(trace: Trace) -> OperatorCalls | None:
     )
     if len(calls) > MOST_CALLS:
         return None
+    starts = trace.steps.host_start_ns[averaged_steps(trace)]
+    step = np.searchsorted(starts, table.start_ns[called], side="right")  # the one with the most calls gives the order
     return OperatorCalls(
         steps=steps,
         on_device=bool(trace.device.is_compute.any()),
         autocast=_autocast(trace, called),
         calls=calls,
-        order=_order_of_one_step(trace, called, index),
+        order=tuple(index[step == np.bincount(step).argmax()].tolist()),
         parameters=_parameters(trace, nodes),
         unmatched_ns=int(time_ns[nodes].sum() - backward.sum()),
     )
@@ -455,14 +457,6 @@ def _autocast(trace: Trace, called: Int64Array) -> str | None:
             if kind in _HALF:
                 found[_HALF[kind]] += int(number)
     return found.most_common(1)[0][0] if found else None
-
-
-def _order_of_one_step(trace: Trace, called: Int64Array, index: Int64Array) -> tuple[int, ...]:
-    """Return the calls of the averaged step that has the most of them."""
-    starts = trace.steps.host_start_ns[averaged_steps(trace)]
-    step = np.searchsorted(starts, trace.operators.start_ns[called], side="right")
-    chosen = np.bincount(step).argmax()
-    return tuple(index[step == chosen].tolist())
 
 
 def _parameters(trace: Trace, nodes: Int64Array) -> tuple[ParameterShape, ...]:

@@ -229,7 +229,12 @@ def compare_accuracy(
     if not is_original:
         lost = trials * float((base & ~right).mean())
         won = trials * float((right & ~base).mean())
-        drop_low, drop_high = _paired_interval(lost, won, trials)
+        first, second = (lost + 1) / (trials + 2), (won + 1) / (trials + 2)
+        half = Z95 * math.sqrt(max(0.0, first + second - (first - second) ** 2) / (trials + 2))
+        drop_low, drop_high = (
+            100 * max(-1.0, first - second - half),
+            100 * min(1.0, first - second + half),
+        )
     classes = int(max(predicted.max(), original.max())) + 1
     counts = [np.bincount(each, minlength=classes) for each in (predicted, original)]
     return Accuracy(
@@ -244,12 +249,6 @@ def compare_accuracy(
         drop_high_points=drop_high,
         chance_agreement=None if is_original else float(counts[0] @ counts[1]) / n**2,
     )
-
-
-def _paired_interval(lost: float, won: float, n: int) -> tuple[float, float]:
-    first, second = (lost + 1) / (n + 2), (won + 1) / (n + 2)
-    half = Z95 * math.sqrt(max(0.0, first + second - (first - second) ** 2) / (n + 2))
-    return 100 * max(-1.0, first - second - half), 100 * min(1.0, first - second + half)
 
 
 class Judge:
