@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from lightning_perf.documents import schema_text
 from lightning_perf.errors import ExitCode, UserError
 from lightning_perf.lazy_imports import MissingExtraError
 
@@ -280,6 +279,12 @@ def _add_printed(
     group.add_argument(flag, action=PrintAndExit, nargs=0, help=help)
 
 
+def _schema(parser: argparse.ArgumentParser) -> str:
+    from lightning_perf.documents import schema_text  # msgspec takes as long to load as the rest of a help text
+
+    return schema_text(parser.prog.rpartition(" ")[2])
+
+
 def add_outputs(
     parser: argparse.ArgumentParser,
     *,
@@ -294,7 +299,7 @@ def add_outputs(
     _add_printed(
         group,
         "--schema",
-        lambda parser: schema_text(parser.prog.rpartition(" ")[2]),
+        _schema,
         "print the JSON Schema of --json and exit",
     )
     group.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables as Markdown")
