@@ -24,6 +24,7 @@ from lightning_perf.history.read import (
     find_trends,
     from_scale,
     group_runs,
+    left_out_notes,
     logged_quality,
     matching_commits,
     row_values,
@@ -176,9 +177,7 @@ def gate_runs(
         results.append(judge(gate, judged.commit or "runs", figure.estimate, deterministic=equal))
     outcomes = {result.outcome for result in results}
     worst = (GateOutcome.FAILED, GateOutcome.INCONCLUSIVE, GateOutcome.PASSED)
-    left_out = Counter(run.left_out.partition(":")[0] for run in given if run.left_out is not None)
-    if left_out:
-        notes.append(f"Runs that do not count: {', '.join(f'{n} {why}' for why, n in left_out.items())}.")
+    notes += left_out_notes(given)
     return HistoryGate(
         store=str(store),
         commit=judged.commit,

@@ -441,12 +441,15 @@ def _confirmed(change: ChangePoint, trend: Trend, metric: Metric, quality: str |
     return abs(mean - old) < abs(mean - new)
 
 
+def left_out_notes(runs: Sequence[StoredRun]) -> list[str]:
+    """Return a note on the runs that do not count; nothing without any."""
+    reasons = Counter(run.left_out.partition(":")[0] for run in runs if run.left_out is not None)
+    parts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return [f"Runs that do not count: {parts}."] if parts else []
+
+
 def _notes(contents: Contents, metric: Metric, quality: str | None) -> tuple[str, ...]:
-    notes = []
-    reasons = Counter(run.left_out.partition(":")[0] for run in contents.runs if run.left_out is not None)
-    if reasons:
-        parts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-        notes.append(f"Runs that do not count: {parts}.")
+    notes = left_out_notes(contents.runs)
     used = [run for run in contents.runs if run.left_out is None]
     others = sum(run.quality != quality for run in used if run.values.get(metric.name) is not None) if quality else 0
     if others:
