@@ -1,4 +1,4 @@
-"""The common parts of all documents: JSON, a page that opens offline, and reading back a saved document.
+"""The common parts of all documents: JSON and its schema, a page that opens offline, and reading one back.
 
 A document is a frozen struct of plain values, complete in itself: reading one needs neither torch nor the files that
 it was made from. It computes nothing, and gives its content as blocks. The formats in `lightning_perf.show` write them.

@@ -1,4 +1,4 @@
-"""The places that hold a history: a folder, or any address that fsspec opens.
+"""The places that hold a history, and adding runs to it: a folder, or any address that fsspec opens.
 
 Both are append-only. A folder has the file ``history.jsonl`` with one line per entry. A remote store has one object per
 entry, because objects cannot be appended to. A folder may hold both kinds, such as a copy of a remote store.

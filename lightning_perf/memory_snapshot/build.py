@@ -1,4 +1,4 @@
-"""Analyze a memory snapshot: replay its history, and find out who held the memory at the peak and at the end."""
+"""Analyze a memory snapshot, in a worker process with limits: who held the memory at the peak and at the end."""
 
 from __future__ import annotations
 

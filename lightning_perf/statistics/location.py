@@ -1,4 +1,4 @@
-"""The distance between two arms: mean differences and ratios with Student's t, and tests of "not worse by a margin"."""
+"""The distance between two arms with Student's t, tests of "not worse by a margin", and the power of a study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares the scatter of two arms by the ratio of their standard deviations."""
+"""Compares the scatter of two arms by their standard deviations, and detects drift over the order of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkouts of two commits, each in a git worktree of its own, as the arms of a study."""
+"""What runs of a study use alone: a device, and the checkout of a commit in a git worktree of its own."""
 
 from __future__ import annotations
 

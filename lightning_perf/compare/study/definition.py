@@ -1,4 +1,4 @@
-"""The definition of a study: arms × blocks of runs, the order of the runs, and its file."""
+"""The definition of a study: arms × blocks of runs, the order of the runs, its file, and its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define `Comparison`, the document that the blocks and plots show."""
+"""Define `Comparison`, `Unfair` and `InvalidRuns`, the documents that the blocks and plots show."""
 
 from __future__ import annotations
 

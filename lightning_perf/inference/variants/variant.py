@@ -1,4 +1,4 @@
-"""`Variant`: a chain of transforms and a runtime, parsed from its name."""
+"""`Variant`: a chain of transforms and a runtime, parsed from its name, and the models that chains make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts the recorded calls of a step together to one module, and times it compiled and one by one.
+"""Puts the recorded calls of a step together to one module, or to a CUDA graph, and times it.
 
 A recording does not say which tensor a call reads. A call reads the latest tensor of the recorded type, shape and
 strides that no call has read yet, else the latest one. Tensors that one call returned are read in their order.
