@@ -1,4 +1,4 @@
-"""What runs of a study use alone: a device, and the checkout of a commit in a git worktree of its own."""
+"""A run of a study has a device and the checkout of a commit for itself."""
 
 from __future__ import annotations
 
