@@ -32,10 +32,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: env
 	$(BIN)/python -m recipes.signlang --log-dir demo_output
 
-# mypy uses one core, and the other two wait for downloads.
+# Two at a time, begun in this order: mypy uses one core while the next two wait for downloads and the tests begin.
 test: lint contracts
-	$(MAKE) --jobs=2 types wheel transformers
-	$(MAKE) unit
+	$(MAKE) --jobs=2 wheel types transformers unit
 
 lint: env
 	$(BIN)/ruff check .

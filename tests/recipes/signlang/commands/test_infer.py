@@ -29,6 +29,7 @@ from recipes.signlang.inference.distillation import (  # noqa: E402
 from recipes.signlang.inference.held_out import gather_data  # noqa: E402
 from recipes.signlang.training.checkpoint import load_checkpoint, newest_checkpoint  # noqa: E402
 from recipes.signlang.training.module import SignModule  # noqa: E402
+from tests.support.processes import fork_workers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -290,9 +291,10 @@ def test_the_normalised_cnn_is_a_choice():
 
 
 @pytest.mark.slow
-def test_a_whole_study(checkpoint, tmp_path, capsys):
+def test_a_whole_study(checkpoint, tmp_path, capsys, monkeypatch):
     from lightning_perf.inference.results.tradeoff import Tradeoff
 
+    fork_workers(monkeypatch)
     out, plot = tmp_path / "out", tmp_path / "plot.png"
     options = ["--variants", "alone-cnn,tensorrt-fp16", "--batch-sizes", "1", "--seconds", "0.05"]
     student = ["--student", "cnn", "--student-epochs", "1", "--max-accuracy-drop", "0.99", "--plot", str(plot)]
