@@ -1,7 +1,5 @@
 """The benchmark of estimates: its verdicts and goals against counts by hand, and a tiny run."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

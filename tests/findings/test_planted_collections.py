@@ -1,7 +1,5 @@
 """A training next to a million objects: the size of the finding against a second timer, and the fix."""
 
-from __future__ import annotations
-
 import gc
 import time
 import warnings

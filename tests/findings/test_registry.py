@@ -1,7 +1,5 @@
 """All rules together: order, ranks, severity, recordings of inference, and real ones."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -3,8 +3,6 @@
 What the replay says of times has nothing to do with the rules: it runs the operators that a `Trainer` ran.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The tools answer calls in worker processes: with results, abstentions and errors, all of them bounded."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """No violation of WCAG 2.2 AA and of axe's best practices in any view, and targets that a finger hits."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The self-contained file: complete, closed to the network, and safe with any text in it."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import importlib.util

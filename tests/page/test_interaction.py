@@ -1,7 +1,5 @@
 """The actions of a reader with mouse and keyboard: sort, search, page, export, follow links, open definitions."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A document with 50,000 names gives a page of bounded size that opens."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

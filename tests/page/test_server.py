@@ -1,7 +1,5 @@
 """The page as a server shows it: runs, progress, failures, new data, and Perfetto."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A trade-off table: the picture, every variant with its reason, limits in the address, and layers."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A trade-off table with known figures."""
 
-from __future__ import annotations
-
 from lightning_perf.inference.counting.document import Count, LayerCount, Peaks, bound_latency
 from lightning_perf.inference.measurement.accuracy import Accuracy
 from lightning_perf.inference.measurement.measure import Effort, Latency

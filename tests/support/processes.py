@@ -1,7 +1,5 @@
 """Run processes in a test, and see whether they have ended."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Every runtime at once: outputs of the module, any batch size, reasons instead of errors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

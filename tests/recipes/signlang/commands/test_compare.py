@@ -1,7 +1,5 @@
 """``python -m recipes.signlang compare`` from its arguments to its exit code."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`python -m recipes.signlang infer`: from a checkpoint to variants, on the pictures that it never saw."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
