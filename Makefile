@@ -32,10 +32,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: env
 	$(BIN)/python -m recipes.signlang --log-dir demo_output
 
-# mypy uses one core, and the other two wait for downloads.
-test: lint contracts
-	$(MAKE) --jobs=2 types wheel transformers
-	$(MAKE) unit
+# Two at a time, begun in this order: beside mypy, which uses one core, two wait for downloads, and then the tests begin.
+test: lint
+	$(MAKE) --jobs=2 types wheel contracts transformers unit
 
 lint: env
 	$(BIN)/ruff check .

@@ -3,8 +3,6 @@
 By hand: ``LIGHTNING_PERF_TEST_ON_GPU=1 pytest tests/on_gpu.py``.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import math

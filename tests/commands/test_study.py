@@ -1,7 +1,5 @@
 """``lightning-perf study`` from the command line, with fake trainings."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

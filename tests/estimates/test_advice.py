@@ -1,7 +1,5 @@
 """Which change between two runs follows which advice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every rule and every mistake in mixed precision has a page with all sections, and `explain` prints it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

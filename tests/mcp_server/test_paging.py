@@ -1,7 +1,5 @@
 """Every answer stays below the limit, and its handles lead to every value of the document."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

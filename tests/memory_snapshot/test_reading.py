@@ -1,7 +1,5 @@
 """Snapshots of every layout are read. Damaged and hostile files get an error, and run no code."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Batches that the probe sends between processes: which are sent, and that the times come back."""
 
-from __future__ import annotations
-
 import multiprocessing
 
 import pytest

@@ -1,7 +1,5 @@
 """The compilations of a fit in the report: console, Markdown, JSON, old documents, and unreadable files."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

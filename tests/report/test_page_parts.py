@@ -1,7 +1,5 @@
 """The parts of a report's page as blocks, without a browser. The tests of `tests/page` draw them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

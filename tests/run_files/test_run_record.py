@@ -1,7 +1,5 @@
 """`RunRecorder` and the lines it writes, without a Trainer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Tables with a title that are too wide for a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Each kind of block as Markdown, in which names are no markup."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

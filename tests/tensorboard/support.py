@@ -1,7 +1,5 @@
 """Log directories for the tests, and a client that asks the plugin through TensorBoard's own application."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Reports of runs and comparisons of studies: the same as those of the commands, and how far they are."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

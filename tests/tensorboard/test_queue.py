@@ -1,7 +1,5 @@
 """Jobs in worker processes: each once, with progress, and without harm if a worker dies or its reader leaves."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

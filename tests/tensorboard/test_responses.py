@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 from io import BytesIO
 from urllib.parse import unquote

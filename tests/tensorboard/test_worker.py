@@ -1,7 +1,5 @@
 """A real worker process, its memory, and its comparisons."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Calls of compiled code, on hand-made recordings."""
 
-from __future__ import annotations
-
 from lightning_perf.analysis.compilation import CompiledFunction, compiled_calls
 from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder

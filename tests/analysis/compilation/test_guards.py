@@ -1,7 +1,5 @@
 """Reasons of torch 2.11 and 2.15 for a recompilation, and how they are read."""
 
-from __future__ import annotations
-
 import pytest
 
 from lightning_perf.analysis.compilation import failed_guard, read_guard

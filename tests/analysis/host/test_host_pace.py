@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from lightning_perf.analysis.host.launches import HostPace, blocked_ns, bounded_by_host, host_pace

@@ -1,7 +1,5 @@
 """Recordings of torch 2.15: named regions of CUDA graphs, and hardware counters."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

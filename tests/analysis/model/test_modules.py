@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from lightning_perf.analysis.model.modules import ModuleRow, forward_operator, modules

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 from lightning_perf.analysis.model.operators import ParameterShape, operator_calls

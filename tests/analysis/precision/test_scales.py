@@ -1,7 +1,5 @@
 """The loss scale of fp16, and gradients that underflow at it."""
 
-from __future__ import annotations
-
 import struct
 
 import msgspec

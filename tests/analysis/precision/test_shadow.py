@@ -1,7 +1,5 @@
 """Drift from FP32: the summary of shadow steps against figures by hand, and the judgement of replays."""
 
-from __future__ import annotations
-
 import io
 
 import msgspec

@@ -1,7 +1,5 @@
 """Tokens per second of a run, of a row of a logger, and of several windows together."""
 
-from __future__ import annotations
-
 import pytest
 
 from lightning_perf.analysis.model.attention import language_model

@@ -1,7 +1,5 @@
 """Ctrl-C during a study: the run is asked to end, gets the time for it, and takes its processes with it."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

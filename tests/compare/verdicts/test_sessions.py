@@ -1,7 +1,5 @@
 """Runs of other machines and other days do not decide which arm is faster."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

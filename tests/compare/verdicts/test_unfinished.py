@@ -1,7 +1,5 @@
 """Candidates that crash: counted, named in the headline, and failed unless allowed."""
 
-from __future__ import annotations
-
 import pytest
 
 from lightning_perf.compare.judge import exit_code

@@ -1,7 +1,5 @@
 """Arms that did different work: their times are compared per sample, or not at all."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from msgspec.structs import replace
