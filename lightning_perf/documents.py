@@ -233,7 +233,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "infer": ("lightning_perf.inference.results.tradeoff:Tradeoff", "lightning_perf.inference.results.tradeoff:Sweep"),
     "explain": (
         "lightning_perf.findings.pages:Explanation",
-        "lightning_perf.report.nan_diagnosis:NanDiagnosis",
+        "lightning_perf.report.document:NanDiagnosis",
         "lightning_perf.estimates.calibration:Calibration",
     ),
 }

@@ -85,7 +85,7 @@ def make_question(case: Case, folder: Path) -> dict[str, Any]:
             "choices": list(OUTCOMES),
         }
     from lightning_perf.findings.pages import read_symptoms
-    from lightning_perf.findings.registry import RULE_IDS
+    from lightning_perf.findings.whole_run import RULE_IDS
 
     choices = {rule: symptom for rule, symptom in read_symptoms().items() if rule in RULE_IDS}
     return {"question": FINDINGS_QUESTION, "kind": case.kind, "folder": str(folder), "choices": choices}

@@ -111,7 +111,7 @@ def _leave_report(fit: Fit, files: RankFiles, show: ReportLength) -> None:
 def complete_report(folder: Path, report: PerfReport, errors: ErrorReporter, account: FitAccount) -> None:
     """Write a report again, with the account of the whole fit. It was made before the fit was over."""
     from lightning_perf.analysis.steps.fit_time import summarize_account
-    from lightning_perf.findings.registry import find_in_fit
+    from lightning_perf.findings.whole_run import find_in_fit
 
     with errors.instead("report.json lacks the end of the fit"):
         fit_time = summarize_account(account)

@@ -183,8 +183,8 @@ def no_result(message: str) -> str:
 
 
 def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
-    from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.records.record import find_records
+    from lightning_perf.errors import CompareError
 
     given = [text.partition("=") if "=" in text and not Path(text).exists() else ("", "", text) for text in texts]
     last_parts = Counter(Path(paths).name for _, equals, paths in given if not equals)

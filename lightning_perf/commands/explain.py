@@ -81,7 +81,7 @@ def _read(options: argparse.Namespace) -> Shown:
         folder = Path(options.subject)
         if folder.name == options.subject and not folder.is_dir():
             raise
-    from lightning_perf.report.nan_diagnosis import diagnose_nan
+    from lightning_perf.report.document import diagnose_nan
 
     return diagnose_nan(folder)
 

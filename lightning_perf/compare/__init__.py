@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from lightning_perf.compare.engines.local import LocalEngine, parse_devices
     from lightning_perf.compare.engines.ray import RayEngine, RayRecordings
     from lightning_perf.compare.engines.slurm import SlurmEngine
-    from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.judge import EXIT_CODES, exit_code, report_errors
     from lightning_perf.compare.records.metrics import METRICS, Metric, Quality, find_quality, run_values
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         render_markdown,
     )
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+    from lightning_perf.errors import CompareError, InvalidRunsError
     from lightning_perf.lazy_imports import MissingExtraError, import_extra
     from lightning_perf.statistics.location import minimal_detectable_effect
 

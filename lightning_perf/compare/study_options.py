@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import read_file
 from lightning_perf.compare.study.run import Engine
 from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import has_begun
 

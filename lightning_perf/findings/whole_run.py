@@ -1,9 +1,10 @@
-"""The check of findings against the whole run: it confirms, narrows or holds back each of them."""
+"""Apply all rules, and check their findings against the whole run: it confirms, narrows or holds back each of them."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from statistics import fmean, median
 from types import MappingProxyType
 from typing import NamedTuple
@@ -11,9 +12,11 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_perf.analysis.compilation import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
-from lightning_perf.analysis.steps.fit_time import FitTime
+from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.conditions import contention, distortion, is_busy, is_oversubscribed, with_gpu_health
@@ -22,16 +25,85 @@ from lightning_perf.findings.finding import (
     MIN_SHARE,
     Finding,
     by_saving,
+    compile_rule,
+    device_rule,
+    fit_rule,
+    for_inference,
+    growth_rule,
     log_rule,
     make_finding,
     ranks_rule,
+    rule,
+    run_rule,
     severity_of,
 )
+from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
+from lightning_perf.findings.ranks import SHARED_WAITS
 from lightning_perf.findings.steps import one_per_cause, without_collections
 from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
+
+TOPICS = (
+    "compilation",
+    "conditions",
+    "cpu",
+    "fit",
+    "host",
+    "kernels",
+    "loading",
+    "memory",
+    "model",
+    "ranks",
+    "steps",
+)
+for topic in TOPICS:
+    import_module(f"lightning_perf.findings.{topic}")  # adds its rules
+
+RULE_IDS = frozenset(
+    rule_id
+    for rules in (rule, run_rule, ranks_rule, log_rule, fit_rule, compile_rule, growth_rule, device_rule)
+    for rule_id in rules.by_id
+)
+"""The IDs of all rules."""
+
+
+def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) -> tuple[Finding, ...]:
+    """Apply every rule to every rank, and those of the run to all ranks together: the most to save first.
+
+    A truncated recording has no findings: its device events are missing, and rules need shares of time. If several
+    ranks have the same finding, the one with the most to save is kept. Without an estimate, a finding comes last.
+    """
+    sound = [analysis for analysis in ranks if not analysis.breakdown.truncated]
+    findings = []
+    for rule_id, apply in rule.by_id.items():
+        judged = [min(sound, key=SHARED_WAITS[rule_id])] if sound and rule_id in SHARED_WAITS else sound
+        found = [for_inference(finding, each) for each in judged if (finding := apply(each)) is not None]
+        findings += sorted(found, key=by_saving)[:1]
+    if distributed is not None:
+        findings += run_rule.find(distributed)
+    return tuple(sorted(findings, key=by_saving))
+
+
+def find_in_fit(
+    fit: FitTime | None,
+    *,
+    compilation: CompileReport | None = None,
+    growth: MemoryGrowth | None = None,
+    gpus: Sequence[GpuHealth] = (),
+) -> tuple[Finding, ...]:
+    """Apply every rule about a whole fit: the most to save first. Savings are of the fit, not per step."""
+    findings = compile_rule.find(compilation) if compilation is not None else []
+    if fit is not None:
+        # A first step that compiles is the same lost time as the cost of compilation.
+        explained = any(finding.kind == "compile-cost" for finding in findings) and is_compilation(fit)
+        findings += [found for found in fit_rule.find(fit) if found.kind != "slow-first-step" or not explained]
+    if growth is not None:
+        findings += growth_rule.find(growth)
+    findings += device_rule.find(gpus)
+    return tuple(sorted(findings, key=by_saving))
+
 
 NOTABLE = 1.2
 """Ratio of recorded steps to the run's median step from which the recording shows an unusual stretch."""

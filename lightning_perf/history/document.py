@@ -183,7 +183,7 @@ class History(TextDocument, PageDocument, SavedDocument, frozen=True):
             HistoryError: The file cannot be written.
         """
         from lightning_perf.history.blocks import history_picture
-        from lightning_perf.show.pictures import image
+        from lightning_perf.show.plots import image
 
         path = Path(path)
         try:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_perf import __version__
-from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.fairness import likely_cause
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Metric, Scale
 from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair, UnfairError, or_refusal
 from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, GateResult, judge, parse_gate
 from lightning_perf.documents import Format, SavedDocument, TextDocument
+from lightning_perf.errors import CompareError, InvalidRunsError
 from lightning_perf.history.read import (
     MeasuredRow,
     Trend,

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from lightning_perf.inference.counting.document import bound_latency
     from lightning_perf.inference.errors import InferenceError, VariantError
     from lightning_perf.inference.measurement.measure import Effort
-    from lightning_perf.inference.model.samples import Validation
-    from lightning_perf.inference.model.subject import usable_device
+    from lightning_perf.inference.model import Validation, usable_device
     from lightning_perf.inference.results.tradeoff import Sweep, Tradeoff
     from lightning_perf.inference.run import MeasureOptions, measure_variants, save_document
     from lightning_perf.inference.training import Distillation, FineTuner

@@ -20,7 +20,7 @@ from lightning_perf.inference.counting.document import Count, bound_latency
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Time, Timed, Timer, speedup, summarise, take_turns
 from lightning_perf.inference.measurement.timing import time_calls
-from lightning_perf.inference.model.subject import cpu_threads, on_device, usable_device
+from lightning_perf.inference.model import cpu_threads, on_device, usable_device
 from lightning_perf.inference.results.tradeoff import SWEEP_VERSION, Sweep, SweepRow
 from lightning_perf.inference.run import describe_machine, load_average
 from lightning_perf.lazy_imports import install_command

@@ -22,8 +22,7 @@ from lightning_perf.inference.counting.count import count_model, find_peaks
 from lightning_perf.inference.counting.document import Count, Roofline, bound_latency
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Judge, Rounds, summarise, take_turns
-from lightning_perf.inference.model.samples import Validation
-from lightning_perf.inference.model.subject import Subject, check_subject, usable_device
+from lightning_perf.inference.model import Subject, Validation, check_subject, usable_device
 from lightning_perf.inference.results.conclusions import (
     NO_LIMIT_WITHOUT_DATA,
     cell_of,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from lightning_perf.inference.errors import VariantError, missing_package, variant_errors
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 
 FineTune = Callable[[nn.Module, "nn.Module | None"], nn.Module]
 """A function that trains a changed model on real training data and returns it in eval mode on the CPU. Its second

@@ -420,7 +420,7 @@ def explain_nan(
     """Return why the loss of a run turned NaN or infinite in mixed precision: step, operator, and the layers to keep
     in FP32. Outcomes: diagnosed, no_diagnosis.
     """  # noqa: D205
-    from lightning_perf.report.nan_diagnosis import diagnose_nan
+    from lightning_perf.report.document import diagnose_nan
 
     diagnosis = diagnose_nan(resolve_path(path, folders))
     found = diagnosis.bad_run

@@ -172,7 +172,7 @@ def _hanging(label: str, style: str, text: Text, gap: int) -> RenderableType:
 
 def _print_framed(table: Table, console: Console) -> None:
     """Print a table below its title."""
-    cells = zip(*([prose(cell.text) for cell in row] for row in table.rows), strict=True)
+    cells = zip(*([prose(_indented(cell.text)) for cell in row] for row in table.rows), strict=True)
     columns = [[plain(column.head), *texts] for column, texts in zip(table.columns, cells, strict=True)]
     title: Text | None = plain(table.title)
     for part in _fitting(columns, console):
@@ -186,6 +186,12 @@ def _print_framed(table: Table, console: Console) -> None:
             grid.add_row(*row)
         console.print(grid)
         title = None
+
+
+def _indented(text: str) -> str:
+    """Return text that does not wrap between its indentation and its first word."""
+    start = text.lstrip(" ")
+    return UNBREAKABLE * (len(text) - len(start)) + start
 
 
 def _fitting(columns: Sequence[list[Text]], console: Console) -> list[list[tuple[list[Text], int | None]]]:

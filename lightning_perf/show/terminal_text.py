@@ -47,7 +47,7 @@ codecs.register_error(ASCII_FALLBACK, _replace)
 UNBREAKABLE = "\u2800"
 """A blank that rich takes for a part of a word (BRAILLE PATTERN BLANK). `ReportConsole` prints a space for it."""
 
-_UNIT = re.compile(r"^ +|(?<=\d) (?=(?:%|pt|[nµm]?s|min|h|[KMGTP]i?B|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))")
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|pt|[nµm]?s|min|h|[KMGTP]i?B|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))")
 
 _COMMON = re.compile(r"\bat::native::|\(anonymous namespace\)::|, (?:at::detail::A|std::a)rray<char\*, \d+(?:ul)?>")
 
@@ -78,13 +78,13 @@ def plain(text: str, style: str = "") -> Text:
 
 
 def prose(text: str, style: str = "") -> Text:
-    """Return text that wraps, but not at its start, at a no-break space or in a figure with its unit.
+    """Return text that wraps, but not at a no-break space or in a figure with its unit.
 
     Example:
         >>> prose("33.4 % of 178 ms in 5 steps").plain.replace(UNBREAKABLE, "_")
         '33.4_% of 178_ms in 5 steps'
     """
-    return plain(_UNIT.sub(lambda blanks: UNBREAKABLE * len(blanks[0]), text).replace("\u00a0", UNBREAKABLE), style)
+    return plain(_UNIT.sub(UNBREAKABLE, text).replace("\u00a0", UNBREAKABLE), style)
 
 
 def kernel_text(name: str) -> str:

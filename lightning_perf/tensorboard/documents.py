@@ -17,11 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_perf import __version__
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.verdicts.comparison import Comparison, Unfair, UnfairError
 from lightning_perf.documents import page_json
-from lightning_perf.errors import ReportError, TraceError
+from lightning_perf.errors import CompareError, ReportError, TraceError
 from lightning_perf.lazy_imports import MissingExtraError
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.whole_run import find
 from tests.support.known import known
 from tests.support.lightning_profiler import BACKWARD, LOOPS, MODES, STEP, STEPS, TAIL, recording
 

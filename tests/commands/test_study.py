@@ -15,12 +15,12 @@ import pytest
 from lightning_perf.cli import main
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import parse_devices
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import find_records
 from lightning_perf.compare.study.checkouts import Lease, device_leases
 from lightning_perf.compare.study.definition import read_study
 from lightning_perf.compare.study_options import EngineChoice, settle_options
 from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.errors import CompareError
 from lightning_perf.lazy_imports import install_command
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.run_record import Outcome

@@ -9,7 +9,7 @@ import torch
 
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.finding import rule
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 from tests.support.markdown import ROOT, blocks

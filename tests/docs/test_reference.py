@@ -23,8 +23,7 @@ from lightning_perf.loading.result import LoadingReport
 from lightning_perf.memory_snapshot.compared import MemoryDiff
 from lightning_perf.memory_snapshot.document import MemoryReport
 from lightning_perf.report.compared import Compared
-from lightning_perf.report.document import PerfReport
-from lightning_perf.report.nan_diagnosis import NanDiagnosis
+from lightning_perf.report.document import NanDiagnosis, PerfReport
 from lightning_perf.tune.result import TuneResult
 from tests.support.markdown import DOCS
 

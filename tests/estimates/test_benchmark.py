@@ -38,7 +38,7 @@ from benchmarks.savings.networks import ALL, SETS, Network
 from benchmarks.step_clock import StepClock
 from lightning_perf.estimates.calibration import read_calibration
 from lightning_perf.findings.finding import Problem, SavingRange, make_finding
-from lightning_perf.findings.registry import RULE_IDS
+from lightning_perf.findings.whole_run import RULE_IDS
 from lightning_perf.statistics.values import Estimate
 
 

@@ -14,7 +14,7 @@ from lightning_perf import PerfReport
 from lightning_perf.analysis.steps.fit_time import MemoryGrowth, summarize_growth
 from lightning_perf.findings.finding import Finding, fit_rule
 from lightning_perf.findings.fit import leak, memory_growth, worker_memory
-from lightning_perf.findings.registry import find_in_fit
+from lightning_perf.findings.whole_run import find_in_fit
 from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.run_files.fit.account import GcTotals, account_paths, read_account
 from lightning_perf.run_files.fit.memory_growth import (

@@ -12,7 +12,7 @@ import pytest
 from lightning_perf import PerfReport, analyze, cli
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
-from lightning_perf.findings.registry import RULE_IDS
+from lightning_perf.findings.whole_run import RULE_IDS
 from lightning_perf.report.build import build_report
 from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionMistake, PrecisionSetting, RunPrecision

@@ -9,7 +9,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.findings.finding import Finding, Problem, SavingRange, Severity, make_finding, rule, severity_of
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.whole_run import find
 from tests.findings.recordings import FP32_GEMM, analysis, reducing, saving_of, training
 from tests.findings.test_host import eager, waiting
 from tests.findings.test_memory import reserving

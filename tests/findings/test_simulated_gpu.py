@@ -18,8 +18,8 @@ from lightning_perf import PerfCallback
 from lightning_perf.analysis.host.launches import step_floor
 from lightning_perf.analysis.model.operators import operator_calls
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.findings.registry import find
 from lightning_perf.findings.savings import step_ns
+from lightning_perf.findings.whole_run import find
 from lightning_perf.probe.estimate import estimate_graph
 from lightning_perf.probe.replay.messages import GraphTimes
 from lightning_perf.run_files.probe import Probe

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf.inference.measurement.measure import Accuracy, Effort, Latency
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 from lightning_perf.inference.results.tradeoff import Cell, ColdStart, Machine, Reload, Row, Tradeoff
 from lightning_perf.statistics.values import Estimate
 

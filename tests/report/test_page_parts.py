@@ -13,8 +13,7 @@ from lightning_perf.analysis.precision.forecast import forecast
 from lightning_perf.analysis.precision.scales import summarize_shadow
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.registry import RULE_IDS
-from lightning_perf.findings.whole_run import HeldBack
+from lightning_perf.findings.whole_run import RULE_IDS, HeldBack
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.fit_time import COLORS
@@ -25,7 +24,7 @@ from lightning_perf.run_files.steps import StepSample
 from lightning_perf.show.blocks import Bar, Card, Figures, Plot
 from tests.analysis.kernels.test_torch_2_15 import recorded
 from tests.analysis.precision.test_forecast import sample
-from tests.analysis.precision.test_shadow import sample as shadow_sample
+from tests.analysis.precision.test_scales import shadow_step as shadow_sample
 from tests.findings import accounts, compilations
 from tests.page.samples import hand_made_report
 from tests.page.test_tables import many_kernels

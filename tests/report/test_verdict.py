@@ -1,7 +1,7 @@
 from msgspec.structs import replace
 
 from lightning_perf.analysis.steps.step_times import summarize_step_times
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.whole_run import find
 from lightning_perf.report.verdict import judge, saving_text
 from lightning_perf.run_files.steps import StepSample
 from tests.findings.recordings import analysis, training

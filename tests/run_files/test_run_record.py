@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import find_records, read_record
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.run_record import (
     FOLDER_VARIABLE,
     PLACE_VARIABLE,

@@ -109,7 +109,7 @@ class PhasePause(Struct, frozen=True):
     """The pauses of one phase, over the averaged steps.
 
     Attributes:
-        phase: The phase of the step, one of `lightning_perf.analysis.steps.phases.PHASES`.
+        phase: The phase of the step, one of `lightning_perf.analysis.steps.breakdown.PHASES`.
         mean_ns: Their time per step.
         median_ns: Their time in the median step.
         least_ns: Their time in the step with the shortest pauses.
@@ -224,7 +224,7 @@ class SyncPoint(Struct, frozen=True):
             input.
         regained_ns: The most that the step could save without them. The host would be ahead by its wait, so the
             device's idle time until the next wait, for input included, shrinks by as much.
-        phase: The phase of the step that the host was in, one of `lightning_perf.analysis.steps.phases.PHASES`.
+        phase: The phase of the step that the host was in, one of `lightning_perf.analysis.steps.breakdown.PHASES`.
         function: The user's function that waited longest, as the recorder names it; ``None`` without stacks.
         by_scaler: Whether a `GradScaler` waited, to read if gradients overflowed before the optimizer steps.
     """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lightning_perf.compare.engines.block import TICK_S, Device, run_block
-from lightning_perf.compare.errors import CompareError
+from lightning_perf.errors import CompareError
 
 SMI_TIMEOUT_S = 30
 

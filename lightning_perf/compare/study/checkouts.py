@@ -19,8 +19,8 @@ from types import TracebackType
 
 from msgspec.structs import replace
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import StudyArm
+from lightning_perf.errors import CompareError
 from lightning_perf.workers.channel import describe_exit, last_lines
 from lightning_perf.workers.command import run_command
 

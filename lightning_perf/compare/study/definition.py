@@ -14,9 +14,8 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import GIVEN_UP, RunRecord, find_records
-from lightning_perf.errors import TraceError
+from lightning_perf.errors import CompareError, TraceError
 from lightning_perf.run_files.atomic import read_json
 from lightning_perf.run_files.journal import STUDY_NAME, BlockState, device_warm_ups, read_block
 from lightning_perf.run_files.run_record import Outcome

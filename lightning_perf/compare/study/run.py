@@ -14,8 +14,8 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import WARM_UP, Study, block_states, code_changes, read_study
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import (
     STUDY_NAME,

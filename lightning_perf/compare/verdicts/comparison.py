@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
 
-from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.compare.verdicts.gates import GateResult
 from lightning_perf.documents import Document, Format, PageDocument, SavedDocument, TextDocument
+from lightning_perf.errors import CompareError, InvalidRunsError
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.location import NonInferiority
 from lightning_perf.statistics.spread import Drift, Spread

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.metrics import METRICS, Metric
 from lightning_perf.compare.verdicts.blocks import gate_table, results_table, verdict_blocks, way_out
 from lightning_perf.compare.verdicts.charts import (
@@ -25,10 +24,11 @@ from lightning_perf.compare.verdicts.charts import (
     run_order,
     time_boxes,
 )
+from lightning_perf.errors import CompareError
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, note, table
-from lightning_perf.show.pictures import draw_picture, image, short_name
+from lightning_perf.show.plots import draw_picture, image, short_name
 from lightning_perf.units import NOT_AVAILABLE, column_format, format_duration, format_ratio, format_share
 
 if TYPE_CHECKING:

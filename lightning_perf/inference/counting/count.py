@@ -21,7 +21,7 @@ from torch.utils.flop_counter import flop_registry
 
 from lightning_perf.inference.counting.document import Count, LayerCount, Peaks
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.model.subject import cpu_threads, finish
+from lightning_perf.inference.model import cpu_threads, finish
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.machine.hardware import find_device
 

@@ -18,7 +18,7 @@ from lightning_perf.statistics.values import Estimate
 from lightning_perf.workers.channel import Message
 
 if TYPE_CHECKING:
-    from lightning_perf.inference.model.samples import Validation
+    from lightning_perf.inference.model import Validation
 
 
 class Time(Message, frozen=True):

@@ -252,7 +252,7 @@ MOST_NAMES = 10
 
 def save_plot(figure: Drawing, path: Path) -> None:
     """Save a plot; the suffix of the file names the format."""
-    from lightning_perf.show.pictures import image
+    from lightning_perf.show.plots import image
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -264,7 +264,7 @@ def save_plot(figure: Drawing, path: Path) -> None:
 def draw_tradeoff(tradeoff: Tradeoff) -> Drawing:
     """Draw the variants with the first batch size and number of threads."""
     import_extra("matplotlib", "infer")
-    from lightning_perf.show.pictures import drawing, new_figure
+    from lightning_perf.show.plots import drawing, new_figure
 
     cell = tradeoff.cells[0]
     shown = tradeoff.measured(cell)
@@ -321,7 +321,7 @@ def _draw_front(axes: Axes, points: list[tuple[float, float, str]], cell: Cell) 
 
 
 def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, largest: int) -> None:
-    from lightning_perf.show.pictures import short_name
+    from lightning_perf.show.plots import short_name
 
     axes.set_xscale("log")
     _set_ticks(axes.xaxis, lambda value: format_duration(1e6 * value))
@@ -374,7 +374,7 @@ def draw_sweep(sweep: Sweep) -> Drawing:
     The area of a point shows its size; the bar goes from the 10th to the 90th percentile of the calls.
     """
     import_extra("matplotlib", "infer")
-    from lightning_perf.show.pictures import FAINT, drawing, hide_frame, new_figure, short_name
+    from lightning_perf.show.plots import FAINT, drawing, hide_frame, new_figure, short_name
 
     rows = [row for row in sweep.rows if row.latency is not None and row.macs]
     if not rows:

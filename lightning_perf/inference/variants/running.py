@@ -88,7 +88,7 @@ def build(channel: Channel) -> None:
     import torch
 
     from lightning_perf.inference.measurement.timing import predict
-    from lightning_perf.inference.model.subject import Subject, on_device
+    from lightning_perf.inference.model import Subject, on_device
     from lightning_perf.inference.runtimes.registry import find_runtime
     from lightning_perf.inference.variants.artefact import save_artefact
 
@@ -122,7 +122,7 @@ def run(channel: Channel) -> None:
     import torch
 
     from lightning_perf.inference.measurement.timing import predict, time_calls
-    from lightning_perf.inference.model.subject import finish, on_device
+    from lightning_perf.inference.model import finish, on_device
     from lightning_perf.inference.variants.artefact import load_artefact
 
     torch.set_num_threads(order.threads)

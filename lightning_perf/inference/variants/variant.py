@@ -15,7 +15,7 @@ from torch import nn
 
 from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 from lightning_perf.inference.runtimes.base import Runtime
 from lightning_perf.inference.runtimes.registry import RUNTIME_NAMES, find_runtime
 from lightning_perf.inference.transforms import Distil, FineTune, Prune, Separable, Share, Sparsify, Transform

@@ -15,7 +15,6 @@ from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import count_of, is_amd, matrix_units
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
 from lightning_perf.report.sections.fit_time import compilation_section, fit_time_section, step_times_section
-from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import forecast_section, fp8_section, precision_pages, shadow_blocks
 from lightning_perf.report.sections.rank import rank_parts
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_parts
@@ -27,7 +26,7 @@ from lightning_perf.report.sections.report import (
     rule_link,
     trust_block,
 )
-from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS
+from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS, out_of_memory_blocks
 from lightning_perf.report.verdict import saving_range, saving_text
 from lightning_perf.show.blocks import (
     EVERY_ROW,

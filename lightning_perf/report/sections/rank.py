@@ -15,8 +15,13 @@ from lightning_perf.analysis.steps.phases import PhaseTime
 from lightning_perf.findings.savings import counted, each, share_of_step, whole
 from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
 from lightning_perf.report.sections.device import device_parts, efficiency_section
-from lightning_perf.report.sections.memory import memory_section, memory_tables
-from lightning_perf.report.sections.work import MOST_ROWS, regions_and_counters, work_parts
+from lightning_perf.report.sections.work import (
+    MOST_ROWS,
+    memory_section,
+    memory_tables,
+    regions_and_counters,
+    work_parts,
+)
 from lightning_perf.show.blocks import (
     EVERY_ROW,
     Bar,

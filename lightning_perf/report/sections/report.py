@@ -21,7 +21,6 @@ from lightning_perf.report.sections.fit_time import (
     fit_time_section,
     step_times_section,
 )
-from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import (
     forecast_section,
     fp8_section,
@@ -32,6 +31,7 @@ from lightning_perf.report.sections.precision import (
 )
 from lightning_perf.report.sections.rank import categories_table, rank_sections
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_section
+from lightning_perf.report.sections.work import out_of_memory_blocks
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import fix_text, saving_range, saving_text
 from lightning_perf.run_files.numerics.precision import RunPrecision

@@ -15,7 +15,7 @@ from torch import nn
 
 from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 from lightning_perf.inference.transforms import (
     Distil,
     Prune,

@@ -16,7 +16,7 @@ from recipes.signlang.errors import RecipeError
 torch = pytest.importorskip("torch")
 
 from lightning_perf.inference.errors import VariantError  # noqa: E402
-from lightning_perf.inference.model.samples import Validation  # noqa: E402
+from lightning_perf.inference.model import Validation  # noqa: E402
 from recipes.signlang.inference.distillation import (  # noqa: E402
     StudentOutcome,
     StudyTraining,

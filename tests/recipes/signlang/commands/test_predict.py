@@ -42,7 +42,7 @@ def checkpoint(classifier, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def artefact(classifier, tmp_path_factory):
-    from lightning_perf.inference.model.subject import Subject
+    from lightning_perf.inference.model import Subject
     from lightning_perf.inference.runtimes.registry import find_runtime
     from lightning_perf.inference.variants.artefact import save_artefact
     from lightning_perf.inference.variants.running import Origin

@@ -1,11 +1,32 @@
 """The interval core against a brute-force second implementation on a grid of single nanoseconds."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from scipy.stats import median_abs_deviation
 
-from lightning_perf.analysis.intervals import EMPTY, Intervals, exclusive_ns, intersect, merge, subtract, union
+from lightning_perf.analysis.intervals import (
+    EMPTY,
+    Intervals,
+    Series,
+    averaged_steps,
+    cached_per_trace,
+    exclusive_ns,
+    in_averaged_steps,
+    intersect,
+    merge,
+    outlying,
+    subtract,
+    thin,
+    union,
+)
+from lightning_perf.trace.trace import Trace
+from tests.support.trace_builder import TraceBuilder
 
 SPAN = 40
 pairs = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)
@@ -91,3 +112,76 @@ def test_what_each_set_adds_matches_the_grid(sets, spans):
         assert lengths == [len(window & grid(items)) for window in left]
         left = [window - grid(items) for window in left]
     assert found[-1] == [len(window) for window in left]
+
+
+def test_short_series_stays_whole():
+    assert thin(np.array([10, 20, 25]), np.array([1, 0, 7]), 10) == Series((0, 10, 15), (1, 0, 7))
+
+
+def test_empty_series():
+    nothing = np.zeros(0, dtype=np.int64)
+    assert thin(nothing, nothing, 0) == Series((), ())
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(-50, 50)), min_size=1, max_size=200), st.integers(1, 6))
+def test_thinned_series_keeps_each_buckets_extremes(changes, buckets):
+    times = np.sort(np.array([time for time, _ in changes], dtype=np.int64))
+    values = np.array([value for _, value in changes], dtype=np.int64)
+    series = thin(times, values, 0, buckets)
+    assert len(series.value) <= max(4 * buckets, 0) or len(series.value) == len(changes) <= 4 * buckets
+    assert set(zip(series.time_ns, series.value, strict=True)) <= set(zip(times.tolist(), values.tolist(), strict=True))
+    assert (series.time_ns[0], series.value[0]) == (times[0], values[0])
+    assert (series.time_ns[-1], series.value[-1]) == (times[-1], values[-1])
+    span = int(times[-1] - times[0]) + 1
+    for bucket in range(buckets):
+        begin, end = times[0] + bucket * span // buckets, times[0] + (bucket + 1) * span // buckets
+        inside = values[(times >= begin) & (times < end)]
+        kept = [v for t, v in zip(series.time_ns, series.value, strict=True) if begin <= t < end]
+        if len(inside):
+            assert (min(kept), max(kept)) == (inside.min(), inside.max())
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=40))
+def test_as_scipy_scores_them(values):
+    apart = np.abs(np.array(values) - np.median(values))
+    score = 0.6745 * apart - 3.5 * median_abs_deviation(values)
+    expected = (score > 0) & (apart > 0.1 * np.median(values))
+    assert outlying(np.array(values)).tolist() == expected.tolist()
+
+
+def steps(*complete):
+    builder = TraceBuilder()
+    for n in range(len(complete)):
+        builder.step(n, n * 100, 80)
+    trace = builder.build()
+    trace.__dict__["steps"] = replace(trace.steps, complete=np.array(complete))
+    return trace
+
+
+def test_incomplete_steps_are_left_out():
+    trace = steps(True, True, False)
+    assert averaged_steps(trace).tolist() == [True, True, False]
+    times = np.array([-1, 0, 79_999, 80_000, 100_000, 250_000])
+    assert in_averaged_steps(trace, times).tolist() == [False, True, True, False, True, False]
+
+
+def test_without_a_complete_step_all_count():
+    assert averaged_steps(steps(False, False)).tolist() == [True, True]
+
+
+def test_once_for_each_recording_and_not_for_longer_than_that() -> None:
+    calls: list[int] = []
+
+    @cached_per_trace
+    def operators(trace: Trace) -> list[int]:
+        calls.append(len(trace.operators))
+        return calls[-1:]
+
+    one, two = (TraceBuilder().op("aten::mm", 0, 1).build() for _ in range(2))
+    assert operators(one) is operators(one)
+    assert operators(two) is not operators(one)
+    assert calls == [1, 1]
+    watched = weakref.ref(one)
+    del one
+    gc.collect()
+    assert watched() is None
