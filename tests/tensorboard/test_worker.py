@@ -11,7 +11,8 @@ from lightning_perf.tensorboard.jobs import Answer, Damaged, DiffQuery, Done, Fa
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.worker import work
 from lightning_perf.workers.process import WorkerProcess
-from tests.tensorboard.support import asker, run_of, until, write_trace
+from tests.support.processes import until
+from tests.tensorboard.support import asker, run_of, write_trace
 
 
 def test_a_real_worker_makes_a_report_and_ends(logdir: Path) -> None:
