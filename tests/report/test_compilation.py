@@ -1,36 +1,11 @@
-"""The compilations of a fit in the report: console, Markdown, JSON, old documents, and unreadable files."""
+"""The compilations of a fit in the report: unreadable files, and of several ranks."""
 
-import io
 from pathlib import Path
 
 import lightning_perf
-from lightning_perf import PerfReport
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from tests.findings import accounts, compilations
-from tests.findings.compilations import BROKEN, SHAPES, SKIPPED, analyzed
-
-
-def printed(report: PerfReport, width: int = 80) -> str:
-    text = io.StringIO()
-    report.print(file=text, width=width)
-    return text.getvalue()
-
-
-def test_the_console_has_a_section(tmp_path: Path) -> None:
-    text = printed(analyzed(tmp_path, *SHAPES, *BROKEN, *SKIPPED))
-    section = text[text.index("\nCompilation\n") :]
-    for part in (
-        "2 of them were recompilations, 8.00 s in all.",
-        "Inductor's cache had 0 of 14 graphs.",
-        "Recompilations\n",
-        "  2  8.00 s ",
-        "Graph breaks\n",
-        "scale.item()",
-        "Without a CUDA graph\n",
-        "mutated inputs",
-    ):
-        assert part in section
-    assert max(map(len, text.splitlines())) <= 80
+from tests.findings.compilations import SHAPES
 
 
 def test_a_damaged_file_is_left_out_with_a_note(tmp_path: Path) -> None:

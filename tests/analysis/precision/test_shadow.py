@@ -1,15 +1,11 @@
 """Drift from FP32: the summary of shadow steps against figures by hand, and the judgement of replays."""
 
-import io
-
 import msgspec
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from scipy import stats
 
 from lightning_perf.analysis.precision.shadow import OTHER_SEEDS, ShadowDrift, judge_drift, summarize_shadow
-from lightning_perf.report.build import build_report
 from lightning_perf.run_files.numerics.precision import NumericsDrift
 from lightning_perf.run_files.numerics.samples import LayerShadow, ShadowSample
 from tests.support.known import known
@@ -56,19 +52,6 @@ def test_growing_drift():
     )  # (7 + 8) / (1 + 2)
     few = summarized(*(sample(step, 1 - 0.001 * (step + 1)) for step in range(7)))
     assert "The drift grows" not in " ".join(few.summary)
-
-
-def test_the_console_and_json():
-    report = replace(build_report(()), shadow=summarized(sample(0, 0.99), sample(100, 0.95)))
-    stream = io.StringIO()
-    report.print(file=stream, width=100)
-    text = stream.getvalue()
-    assert "at least 0.9500 (step 100)" in " ".join(text.split())
-    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
-    assert rows["100"] == ["100", "1.010", "1.000", "0.95000", "1.0200"]
-    assert rows["body"] == ["body", "0.95000", "100", "0.97000", "1.500–1.500"]
-    assert "Comparison with FP32" in report.to_markdown()
-    assert msgspec.json.decode(report.to_json(), type=type(report)).shadow == report.shadow
 
 
 def judge(mixed_end: float, fp32_end: float, seed_ends: list[float]) -> NumericsDrift:
