@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import reduction
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,6 +160,14 @@ def _run_module(
     renamed = {str(number): str(new) for number, new in passed.items()}
     sys.argv = [renamed.get(word, word) for word in command]
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

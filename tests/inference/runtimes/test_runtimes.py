@@ -80,11 +80,11 @@ def test_channels_are_innermost_if_there_are_any(inputs, order, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_library_for_any_batch_size_gives_the_modules_outputs(tmp_path, monkeypatch):
+def test_a_library_for_any_batch_size_gives_the_modules_outputs(tmp_path):
     usable("compile")
     # The wrapper around the kernels takes most of the time to compile.
-    monkeypatch.setattr("torch._inductor.config.aot_inductor.compile_wrapper_opt_level", "O0")
-    check("aot-inductor", plain_network(), tmp_path, 1e-4)
+    with torch._inductor.config.patch({"aot_inductor.compile_wrapper_opt_level": "O0"}):
+        check("aot-inductor", plain_network(), tmp_path, 1e-4)
 
 
 @pytest.mark.slow
