@@ -53,15 +53,13 @@ class ColumnFile:
         data, done = numbers.cast("B"), 0
         try:
             self._file = self._file or _nameless_file()
-            if self.full or not _has_room(self._file):
-                raise OSError  # noqa: TRY301
-            while done < len(data):
+            self.full = self.full or not _has_room(self._file)
+            while done < len(data) and not self.full:
                 done += os.pwrite(self._file.fileno(), data[done:], self.size + done)
         except (OSError, AttributeError):  # Windows has no `pwrite`
             self.full = True
-            return False
-        self.size += done
-        return True
+        self.size += 0 if self.full else done
+        return not self.full
 
     def numbers(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return what was written. The array keeps the file."""
@@ -97,11 +95,11 @@ def _nameless_file() -> BinaryIO:
         folder = cache_root()
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file: BinaryIO = tempfile.TemporaryFile(dir=folder, buffering=0)
+            file: BinaryIO = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
             if _has_room(file):
                 return file
             file.close()
-    return tempfile.TemporaryFile(buffering=0)  # type: ignore[return-value]
+    return tempfile.TemporaryFile(buffering=0)
 
 
 def _has_room(file: BinaryIO) -> bool:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
-from lightning_perf.trace.indexing import distinct_rows
+from lightning_perf.trace.indexing import BLOCK_ROWS, blocks, distinct_rows
 
 
 class _Named(Protocol):
@@ -39,7 +39,10 @@ def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int6
         >>> sum_by(np.array([2, 0, 2]), np.array([5, 1, 7]), 4).tolist()
         [1, 0, 12, 0]
     """
-    return np.bincount(code, weights=value, minlength=size).astype(np.int64)
+    total = np.zeros(size, dtype=np.int64)
+    for block in blocks(len(code), max(BLOCK_ROWS, size)):
+        total += np.bincount(code[block], weights=value[block], minlength=size).astype(np.int64)
+    return total
 
 
 def largest_codes(group: NDArray[np.integer[Any]], code: NDArray[np.integer[Any]], value: Int64Array) -> dict[int, int]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from lightning_perf.analysis.core.intervals import Intervals, merge
 from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.on_disk import on_disk
 from lightning_perf.trace.trace import Trace
 
 
@@ -41,7 +42,7 @@ def without_tails(trace: Trace) -> Trace:
         until = counted.end_ns[last] if len(counted) else table.end_ns
         outlasts = (last >= 0) & (table.start_ns < until) & (until < table.end_ns)
         if outlasts.any():
-            tables[name] = replace(table, end_ns=np.where(outlasts, until, table.end_ns))
+            tables[name] = replace(table, end_ns=on_disk(np.where(outlasts, until, table.end_ns)))
     if not tables:
         return trace
     cut = replace(trace, **tables)
@@ -82,14 +83,14 @@ T = TypeVar("T")
 def cached_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
     """Keep the result of a function of a recording for as long as the recording itself is kept.
 
-    The result must not refer to the recording, or neither is ever freed.
+    The result must not refer to the recording, or neither is ever freed. Its large columns are on disk.
     """
     kept: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
 
     @wraps(function)
     def remembered(trace: Trace) -> T:
         if trace not in kept:
-            kept[trace] = function(trace)
+            kept[trace] = on_disk(function(trace))
         return kept[trace]
 
     return remembered

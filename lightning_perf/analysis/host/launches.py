@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from lightning_perf.analysis.core.arrays import Series, thin
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.intervals import merge, union
+from lightning_perf.analysis.core.intervals import exclusive_ns, merge
 from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.analysis.steps.idle import Gaps, device_busy, find_gaps
 from lightning_perf.trace.columns import BoolArray, Int64Array
@@ -179,9 +179,8 @@ def _lost_work(trace: Trace) -> BoolArray:
 
 def _exposed_ns(trace: Trace, starts: Int64Array, ends: Int64Array) -> int:
     sets = host_sets(trace)
-    hidden = union(device_busy(trace), sets["input"])
-    both = union(hidden, sets["kernel_launch"])
-    return int((both.covered(starts, ends) - hidden.covered(starts, ends)).sum())
+    _, _, exposed, _ = exclusive_ns((device_busy(trace), sets["input"], sets["kernel_launch"]), starts, ends)
+    return int(exposed.sum())
 
 
 def _delay(delay: Int64Array) -> LaunchDelay | None:
