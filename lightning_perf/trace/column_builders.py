@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import Int64Array, Thread, pack_triple
 from lightning_perf.trace.events import FAULTS
-from lightning_perf.trace.on_disk import LARGE_COLUMN_BYTES, ColumnFile
+from lightning_perf.trace.on_disk import ColumnFile, is_large
 
 UNREADABLE_NS = int(np.iinfo(np.int64).min)
 """Marks a time that is missing or beyond 2**61 ns (73 years on either side of the clock's origin)."""
@@ -118,7 +118,7 @@ class Column:
     def _count(self, rows: int) -> None:
         self.rows += rows
         numbers = self._numbers
-        if len(numbers) * numbers.itemsize >= LARGE_COLUMN_BYTES and self._file.append(memoryview(numbers)):
+        if is_large(len(numbers) * numbers.itemsize) and self._file.append(memoryview(numbers)):
             self._numbers = array(self.code)
 
 

@@ -13,12 +13,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-LARGE_COLUMN_BYTES = 8 << 20
+LARGE_BYTES = 8 << 20
 """Columns of this size and more are on disk."""
 
 _DONTNEED = 4  # MADV_DONTNEED of Linux, macOS and BSD
 _MAPPINGS: WeakSet[mmap.mmap] = WeakSet()
 _Value = TypeVar("_Value")
+
+
+def is_large(size: int) -> bool:
+    """Return whether a column of this size in bytes is to be on disk."""
+    return size >= LARGE_BYTES
 
 
 def map_file(file: BinaryIO, size: int = 0) -> mmap.mmap:
@@ -67,12 +72,17 @@ class ColumnFile:
             return np.empty(0, dtype)
         return np.frombuffer(map_file(self._file, self.size), dtype)
 
+    def __del__(self) -> None:
+        """Close the file. It goes when no array keeps it either."""
+        if self._file is not None:
+            self._file.close()
+
 
 def on_disk(value: _Value) -> _Value:
     """Return a value with each large array in it, alone or in a table, tuple or dictionary, replaced by one on disk."""
     found: Any = value
     if isinstance(value, np.ndarray):
-        if value.nbytes < LARGE_COLUMN_BYTES or value.ndim != 1 or not value.strides[0]:
+        if not is_large(value.nbytes) or value.ndim != 1 or not value.strides[0]:
             return value
         file = ColumnFile()
         found = file.numbers(value.dtype) if file.append(np.ascontiguousarray(value).view(np.uint8).data) else value
