@@ -19,8 +19,9 @@ BLOCK_ROWS = 1 << 18
 """Rows that are worked on at once, where the memory is to depend on them and not on the table."""
 
 
-def blocks(rows: int, size: int = BLOCK_ROWS) -> Iterator[slice]:
-    """Cut a number of rows into blocks."""
+def blocks(rows: int, least: int = 1) -> Iterator[slice]:
+    """Cut a number of rows into blocks of `BLOCK_ROWS`, or of the least size that is worth the work on a block."""
+    size = max(BLOCK_ROWS, least)
     return (slice(begin, begin + size) for begin in range(0, rows, size))
 
 
@@ -156,21 +157,20 @@ def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | N
 
     Recordings are nearly sorted, which makes a stable sort fast. Only rows with equal starts are then compared again.
     """
-    if len(start_ns) < 2:
-        return None
-    order = None
-    starts, ends = start_ns, end_ns
-    if (starts[1:] < starts[:-1]).any():
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
-    wrong = (starts[1:] == starts[:-1]) & (ends[1:] > ends[:-1])
-    if not wrong.any():
+    order = np.argsort(start_ns, kind="stable") if (start_ns[1:] < start_ns[:-1]).any() else None
+    tied, wrong = np.zeros(len(start_ns), dtype=np.bool_), False
+    for block in blocks(len(start_ns)):
+        pairs = slice(block.start, block.stop + 1)  # each row and the next one
+        rows = pairs if order is None else order[pairs]
+        starts, ends = start_ns[rows], end_ns[rows]
+        same = starts[1:] == starts[:-1]
+        tied[block][: len(same)] |= same
+        tied[block.start + 1 : block.stop + 1] |= same
+        wrong |= bool((same & (ends[1:] > ends[:-1])).any())
+    if not wrong:
         return order
-    tied = np.zeros(len(starts), dtype=np.bool_)
-    tied[1:] = starts[1:] == starts[:-1]
-    tied[:-1] |= tied[1:]
-    rows = np.flatnonzero(tied)
-    if order is None:
-        order = np.arange(len(starts))
-    order[rows] = order[rows[np.lexsort((-ends[rows], starts[rows]))]]
+    places = np.flatnonzero(tied)
+    order = np.arange(len(start_ns)) if order is None else order
+    rows = order[places]
+    order[places] = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
     return order

@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
-from lightning_perf.trace.indexing import BLOCK_ROWS, blocks, distinct_rows
+from lightning_perf.trace.indexing import blocks, distinct_rows
 
 
 class _Named(Protocol):
@@ -40,7 +40,7 @@ def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int6
         [1, 0, 12, 0]
     """
     total = np.zeros(size, dtype=np.int64)
-    for block in blocks(len(code), max(BLOCK_ROWS, size)):
+    for block in blocks(len(code), least=size):
         total += np.bincount(code[block], weights=value[block], minlength=size).astype(np.int64)
     return total
 
