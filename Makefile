@@ -10,6 +10,7 @@ KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 WORKERS = $(shell $(BIN)/python -c "import os; print(os.cpu_count() + 1)")
 WHEEL_VENV := build/wheel-venv
 TRANSFORMERS := build/transformers
+NEED_TRANSFORMERS := tests/loop/test_transformers_callback.py tests/tune/test_transformers_trainer.py
 
 .PHONY: help env demo test lint types contracts wheel docs readme unit transformers clean
 
@@ -75,7 +76,7 @@ $(TRANSFORMERS)/.installed: $(VENV)/.installed constraints.txt
 	touch $@
 
 transformers: $(TRANSFORMERS)/.installed
-	$(SINGLE_THREADED) PYTHONPATH=$(TRANSFORMERS) $(BIN)/pytest tests/loop/test_transformers_callback.py
+	$(SINGLE_THREADED) PYTHONPATH=$(TRANSFORMERS) $(BIN)/pytest $(NEED_TRANSFORMERS)
 
 clean:
 	rm -rf $(VENV) build dist demo_output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -133,7 +133,7 @@ class _Campaign:
                 self._say_predictions(levers, scouted)
                 baseline = self._baseline()
             except OutOfTimeError as error:
-                hint = ", and check that the script calls trainer.fit" if isinstance(self._source, Script) else ""
+                hint = ", and check that the script trains" if isinstance(self._source, Script) else ""
                 raise TuneError(
                     f"the unchanged training takes longer than the {self._settings.minutes:g} minutes of the budget: "
                     f"give more{hint}"
