@@ -6,6 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
@@ -101,9 +102,29 @@ class _LenientSchedules(LightningCallback):
             config.strict = False
 
 
+def refused_config(training: Training) -> Path | None:
+    """Return a file that LightningCLI refuses to overwrite: the script, also the unchanged one, stops before it trains.
+
+    Trials leave its callback out. With a logger, each run has a folder of its own.
+    """
+    if training.trainer.get("logger", True):
+        return None
+    folder = Path(training.trainer.get("default_root_dir") or ".").absolute()
+    saving = (one for one in _listed(training.trainer.get("callbacks")) if "SaveConfigCallback" in _names(one))
+    files = (folder / one.config_filename for one in saving if not one.overwrite)
+    return next(filter(Path.is_file, files), None)
+
+
+def _listed(callbacks: Any) -> Sequence[Any]:
+    return callbacks if isinstance(callbacks, Sequence) else [callbacks]  # Hydra's lists are of its own class
+
+
+def _names(callback: Any) -> set[str]:
+    return {base.__name__ for base in type(callback).__mro__}
+
+
 def _fitting(callbacks: Any) -> list[Any]:
-    given = callbacks if isinstance(callbacks, Sequence) else [callbacks]  # Hydra's lists are of its own class
-    kept = [one for one in given if not _CALLBACKS_LEFT_OUT & {base.__name__ for base in type(one).__mro__}]
+    kept = [one for one in _listed(callbacks) if not _CALLBACKS_LEFT_OUT & _names(one)]
     # The precision that PerfCallback sets is part of the training; its observation is not.
     parts = [one.precision_part if isinstance(one, PerfCallback) else one for one in kept]
     for part in parts:

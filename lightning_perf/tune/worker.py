@@ -23,7 +23,7 @@ from lightning_perf.lazy_imports import find_object
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.tune.errors import NoFitError, NoTrainingError, TrialError, describe_error
-from lightning_perf.tune.fit import fit, trainer_class
+from lightning_perf.tune.fit import fit, refused_config, trainer_class
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.loader import Workers, fetch_cpu_share, training_loader
 from lightning_perf.tune.levers.optimizer import optimizers_of
@@ -241,7 +241,10 @@ def _scout(order: Order, channel: Channel, training: Training, calls: Calls) -> 
     sites = calls.sites(training_loader(training), optimizers_of(training) or ()) if order.script is not None else {}
     parameters = parameters_of(training, trainer_class(module))
     arguments = arguments_of(training)
-    channel.send(Scouted(machine, missing, settings, found, network, sites, calls.files(), arguments, parameters))
+    refused = str(refused_config(training) or "")
+    channel.send(
+        Scouted(machine, missing, settings, found, network, sites, calls.files(), arguments, parameters, refused)
+    )
 
 
 def _report_arguments(order: Order, channel: Channel, training: Training, _: Calls) -> None:

@@ -37,6 +37,9 @@ TRIALS = (
 LINES = ("module = module.to(memory_format=torch.channels_last)",)
 
 
+NONE = {"kept": (), "combined": None, "confirmed": False}
+
+
 def result(*trials, **fields):
     usual = {
         "schema_version": 1, "tool_version": "0", "machine": Machine("cpu", None, 2, "a [CPU]"), "baseline_ms": 12.345,
@@ -75,11 +78,16 @@ def test_the_console_fits_80_columns():
         ({}, "All together, in fresh processes: −30.0 % (−34.0 to −26.0) time per step, 1.43 times as fast."),
         ({"confirmed": False}, "the gain is not certain"),
         ({"combined": None, "confirmed": False}, "were not measured all together"),
-        ({"kept": (), "combined": None, "confirmed": False}, "leave it unchanged"),
+        (NONE, "certainly faster. For 2 others there was no time: give more minutes."),
+        (NONE | {"trials": TRIALS[:1]}, "leave it unchanged.**"),
+        (NONE | {"trials": TRIALS[:1], "noise": ratio(0.9, 0.8, 1.1)}, "unchanged. A gain of less than 20 % could not"),
     ],
 )
 def test_the_verdict_says_what_is_certain(settings, said):
-    assert said in result(**settings).to_markdown().splitlines()[0].replace("\\", "")
+    settings = dict(settings)
+    verdict = result(*settings.pop("trials", ()), **settings).to_markdown().splitlines()[0].replace("\\", "")
+    assert said in verdict
+    assert ("1.43 times as fast" in verdict) == (not settings)
 
 
 def test_what_the_training_differs_from_itself_says_what_other_figures_mean():

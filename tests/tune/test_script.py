@@ -127,8 +127,11 @@ def test_seeds_of_the_tuning_shift_those_of_the_script(train, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("print('no data')", "own.py ended and did not call fit of a Lightning Trainer. Its last lines: no data"),
-        ("print('bad')\nexit('usage')", "own.py exited with usage before it called trainer.fit. Its last lines: bad"),
+        ("print('no data')", "own.py ended and did not call fit of a Lightning Trainer. Its last lines:\n  no data"),
+        (
+            "print('no config', *'abc', sep='\\n')\nexit('usage')",
+            "own.py exited with usage before it called trainer.fit. Its last lines:\n  no config\n  a\n  b\n  c",
+        ),
         ("import transformers.trainer as t\nt.Trainer().train()", "own.py trains with the Trainer of transformers, "),
         ("open('/no/such')", "own.py failed before it called trainer.fit (FileNotFoundError: [Errno 2] No such"),
     ],
