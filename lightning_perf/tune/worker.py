@@ -62,7 +62,7 @@ def profile(train: Callable[..., None], folder: str) -> Profile:
         report="none",
         probe=PROBE_S,
     )
-    train(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + PROFILED_STEPS + 1)
+    train(callbacks=[callback, _End(SKIPPED_STEPS + WARM_UP_STEPS + PROFILED_STEPS + 1)])
     traces = sorted(Path(folder).rglob("*.pt.trace.json.gz"))
     if not traces:
         return Profile(note="the profile of the training holds no steps")
@@ -90,6 +90,18 @@ def profile(train: Callable[..., None], folder: str) -> Profile:
         if isinstance(lever.change, Workers) and (saving_ns := worker_saving(lead, lever.change.count)) is not None
     }
     return Profile(predictions, None, step_ms, probed_savings(lead.probe), advised_workers(lead), workers_save)
+
+
+class _End(LightningCallback):
+    """Ends a fit after some steps. With two optimizers, a step counts twice in the Trainer's ``max_steps``."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._batches = 0
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self._batches += 1
+        trainer.should_stop |= self._batches >= self._steps * trainer.accumulate_grad_batches
 
 
 def _shares(low_ns: float, high_ns: float, step_ns: float) -> tuple[float, float]:

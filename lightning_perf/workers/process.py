@@ -27,7 +27,7 @@ LOOK_S = 0.5
 """Interval of checks whether a worker process is alive. Processes that it started may hold its connection open."""
 
 FAILURE_LINES = 15
-"""Last lines of a worker's output that its error keeps: what a library prints at its end may hide the cause."""
+"""Last lines of a worker's output that its error keeps. The very last ones often do not hold the cause."""
 
 
 class WorkerError(Exception):
