@@ -27,6 +27,8 @@ SPENT = "the budget is spent"
 BEFORE_INTERRUPT = "interrupted before"
 
 
+WITHIN_NOISE = "faster, but by no more than the training differs from itself: a quieter machine may show a gain"
+
 LOUD = 0.05
 """A verdict that finds nothing names the gain that noise would have hidden, from this share of a step on."""
 
@@ -285,9 +287,11 @@ def _verdict_of_none(result: TuneResult) -> str:
     measured = sum(trial.measured is not None for trial in result.trials)
     if not measured:
         return "No lever could be measured on this training. The reasons are below."
-    if unproven := [trial for trial in result.trials if trial.reason == NO_TIME]:
+    if unproven := [trial for trial in result.trials if trial.outcome is Outcome.NOT_CONFIRMED]:
         seen = ", ".join(f"{trial.lever} with {_change(trial.measured)} time" for trial in unproven)
-        return f"Nothing is proven. Faster in their first pair of processes: {seen}. Give more minutes to confirm it."
+        late = any(trial.reason == NO_TIME for trial in unproven)
+        advice = "Give more minutes to confirm it." if late else "Fresh processes differed by too much to confirm it."
+        return f"Nothing is proven. Faster in their first pair of processes: {seen}. {advice}"
     unseen = 1 - 1 / (1 + noise_share(result.noise))
     limit = f" A gain of less than {100 * unseen:.0f} % could not be seen on this machine." if unseen >= LOUD else ""
     if open_levers := len(result.open_levers):
@@ -307,6 +311,8 @@ def _reasons(result: TuneResult) -> Iterator[tuple[str, str]]:
     for trial in result.trials:
         if trial.outcome in unclear and trial.reason:
             yield trial.lever, trial.reason
+        elif trial.outcome is Outcome.NO_GAIN and trial.measured is not None and (trial.measured.high or 1) < 1:
+            yield trial.lever, WITHIN_NOISE
         elif trial.outcome is Outcome.MEASURED and trial.measured is not None:
             certain = is_gain(trial.measured, result.noise) or is_loss(trial.measured, result.noise)
             doubt = "" if certain else "within the noise of the training; "
