@@ -6,6 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ class LightningTrainer:
         callback = PerfCallback(
             skip_first=skip_first, warmup=warmup, active=active, repeat=1, dirpath=folder, report="none", probe=probe_s
         )
-        self.fit(callback, folder, skip_first + warmup + active + 1)
+        _fit(self.training, [callback, _End(skip_first + warmup + active + 1)], folder)
 
     def change(self, lever: Lever) -> Change:
         return lever.change
@@ -90,8 +91,28 @@ class LightningTrainer:
         )
         return found
 
+    def refused(self) -> str:
+        if self.training.trainer.get("logger", True):  # each run has a folder of its own then
+            return ""
+        folder = Path(self.training.trainer.get("default_root_dir") or ".").absolute()
+        saving = (one for one in _listed(self.training.trainer.get("callbacks")) if "SaveConfigCallback" in _names(one))
+        files = (folder / one.config_filename for one in saving if not one.overwrite)
+        return str(next(filter(Path.is_file, files), ""))
 
-def _fit(training: Training, callbacks: list[Any], folder: str, max_steps: int) -> None:
+
+class _End(LightningCallback):
+    """Ends a fit after some steps. With two optimizers, a step counts twice in the Trainer's ``max_steps``."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._batches = 0
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self._batches += 1
+        trainer.should_stop |= self._batches >= self._steps * trainer.accumulate_grad_batches
+
+
+def _fit(training: Training, callbacks: list[Any], folder: str, max_steps: int = MAX_STEPS) -> None:
     given = {name: value for name, value in training.trainer.items() if name not in _LEFT_OUT}
     theirs = given.pop("callbacks", None) or []
     kind = trainer_class(training.module)
@@ -143,9 +164,16 @@ class _LenientSchedules(LightningCallback):
             config.strict = False
 
 
+def _listed(callbacks: Any) -> Sequence[Any]:
+    return callbacks if isinstance(callbacks, Sequence) else [callbacks]  # Hydra's lists are of its own class
+
+
+def _names(callback: Any) -> set[str]:
+    return {base.__name__ for base in type(callback).__mro__}
+
+
 def _fitting(callbacks: Any) -> list[Any]:
-    given = callbacks if isinstance(callbacks, Sequence) else [callbacks]  # Hydra's lists are of its own class
-    kept = [one for one in given if not _CALLBACKS_LEFT_OUT & {base.__name__ for base in type(one).__mro__}]
+    kept = [one for one in _listed(callbacks) if not _CALLBACKS_LEFT_OUT & _names(one)]
     # The precision that PerfCallback sets is part of the training; its observation is not.
     parts = [one.precision_part if isinstance(one, PerfCallback) else one for one in kept]
     for part in parts:

@@ -226,6 +226,9 @@ class HuggingFaceTrainer:
         found |= {"module": found.pop("Trainer", ()), "TrainingArguments": calls.of(self._made)}
         return {place: sites for place, sites in found.items() if sites}
 
+    def refused(self) -> str:
+        return ""
+
 
 @dataclasses.dataclass(frozen=True)
 class _Change:

@@ -182,13 +182,13 @@ class _Editor:
             place = replace(place, file=_shown(site.path, self._root), line_number=site.line)
             file = self._file(site.path)
             assert isinstance(file, PythonFile)
-            _edit(file, site, setting)
+            written = _edit(file, site, setting)
             self._check(site.path)
         except UncertainError as error:
             for name, names in error.origins.items():
                 self.open[setting.place, name] = ast.literal_eval(setting.arguments[name]), names
             return replace(place, reason=str(error))
-        return replace(place, remark=OTHERS if site.makes_others else None)
+        return replace(place, line=str(written), remark=OTHERS if site.makes_others else None)
 
     def _file(self, path: str) -> SourceFile:
         return self.files.setdefault(path, parse_file(path, self._sources[path]))
@@ -223,15 +223,16 @@ def _made_elsewhere(function: str, setting: Setting) -> str:
     return reasons.get(setting.place, f"{function} makes this call, which is not in your files")
 
 
-def _edit(file: PythonFile, site: Site, setting: Setting) -> None:
-    """Add the edits of one setting. Nothing is added if one of them is not certain."""
+def _edit(file: PythonFile, site: Site, setting: Setting) -> Setting:
+    """Add the edits of one setting, and return it as written. Nothing is added if one of them is not certain."""
     call = _find_call(file, site)
     if setting.place == "module":
         _wrap(file, call, setting.code)
     elif setting.place == "statement":
         _insert(file, call, setting.code)
     else:
-        _set_arguments(file, call, site, setting)
+        return replace(setting, arguments=_set_arguments(file, call, site, setting))
+    return setting
 
 
 def _find_call(file: PythonFile, site: Site) -> ast.Call:
@@ -247,7 +248,8 @@ def _find_call(file: PythonFile, site: Site) -> ast.Call:
     return found[0]
 
 
-def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Setting) -> None:
+def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Setting) -> dict[str, str]:
+    """Add the edits of a call's arguments, and return the arguments."""
     arguments = dict(setting.arguments)
     given = _given(call, site, arguments)
     if setting.place == "optimizer":
@@ -279,6 +281,7 @@ def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Settin
             continue
         file.edits.append((*file.span(replaced[name]), value))
         _replace(call, replaced[name], _expression(value))
+    return arguments
 
 
 def _given(call: ast.Call, site: Site, wanted: Iterable[str]) -> dict[str | None, ast.expr]:

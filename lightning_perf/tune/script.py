@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -221,7 +222,7 @@ class Calls:
         if isinstance(site, Site) and site.name == "DataLoader":
             count = self._counts[site]
             shared = count > 1 or (not count and function != "train_dataloader")
-            site = Site(**{name: getattr(site, name) for name in site.__struct_fields__} | {"makes_others": shared})
+            site = replace(site, makes_others=shared)
         return (site,)
 
     def _path(self, frame: FrameType) -> Path:

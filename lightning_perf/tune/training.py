@@ -62,6 +62,10 @@ class TrialTrainer(Protocol):
         """Return the noted calls, by the place of a `Setting`."""
         ...
 
+    def refused(self) -> str:
+        """Return a file that makes LightningCLI refuse to run the script; empty without one. Trials ignore it."""
+        ...
+
 
 def as_training(made: Any) -> Training:
     """Convert the return value of the user's function.

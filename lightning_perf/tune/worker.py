@@ -231,7 +231,11 @@ def _scout(order: Order, channel: Channel, trainer: TrialTrainer, calls: Calls) 
     network = f"{type(module).__qualname__}, {elements:,} parameters"
     sites = trainer.sites(calls) if order.script is not None else {}
     arguments, parameters = trainer.arguments(), trainer.parameters()
-    channel.send(Scouted(machine, missing, settings, found, network, sites, calls.files(), arguments, parameters))
+    channel.send(
+        Scouted(
+            machine, missing, settings, found, network, sites, calls.files(), arguments, parameters, trainer.refused()
+        )
+    )
 
 
 def _report_arguments(order: Order, channel: Channel, trainer: TrialTrainer, _: Calls) -> None:

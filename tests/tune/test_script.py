@@ -129,9 +129,12 @@ def test_seeds_of_the_tuning_shift_those_of_the_script(train, tmp_path, monkeypa
     [
         (
             "print('no data')",
-            "own.py ended, and no Trainer of Lightning or Hugging Face trained. Its last lines: no data",
+            "own.py ended, and no Trainer of Lightning or Hugging Face trained. Its last lines:\n  no data",
         ),
-        ("print('bad')\nexit('usage')", "own.py exited with usage before its training began. Its last lines: bad"),
+        (
+            "print('no config', *'abc', sep='\\n')\nexit('usage')",
+            "own.py exited with usage before its training began. Its last lines:\n  no config\n  a\n  b\n  c",
+        ),
         ("open('/no/such')", "own.py failed before its training began (FileNotFoundError: [Errno 2] No such"),
     ],
 )
