@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.callbacks.precision.switch import PrecisionError
     from lightning_perf.callbacks.precision_callback import PrecisionCallback
-    from lightning_perf.callbacks.recording.captures import CaptureOptions
+    from lightning_perf.callbacks.recording.recording_plan import CaptureOptions
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.errors import ExitCode, ReportError, TraceError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CaptureOptions": "lightning_perf.callbacks.recording.captures",
+    "CaptureOptions": "lightning_perf.callbacks.recording.recording_plan",
     "Compared": "lightning_perf.report.compared",
     "Comparison": "lightning_perf.compare.verdicts.comparison",
     "ExitCode": "lightning_perf.errors",

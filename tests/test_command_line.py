@@ -1,7 +1,5 @@
 """The commands agree: one spelling per option, lists with commas, helpful errors, documented exit codes."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

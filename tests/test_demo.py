@@ -1,7 +1,5 @@
 """``lightning-perf demo`` shows a real recording at once: without torch, without a network, without a browser."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

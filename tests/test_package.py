@@ -1,7 +1,5 @@
 """What `import lightning_perf` gives."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache, wraps
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
-from lightning_perf.trace.indexing import distinct_rows
+from lightning_perf.trace.indexing import BLOCK_ROWS, blocks, distinct_rows
+from lightning_perf.trace.on_disk import on_disk
 from lightning_perf.trace.trace import Trace
 
 
@@ -42,7 +44,10 @@ def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int6
         >>> sum_by(np.array([2, 0, 2]), np.array([5, 1, 7]), 4).tolist()
         [1, 0, 12, 0]
     """
-    return np.bincount(code, weights=value, minlength=size).astype(np.int64)
+    total = np.zeros(size, dtype=np.int64)
+    for block in blocks(len(code), least=size):
+        total += np.bincount(code[block], weights=value[block], minlength=size).astype(np.int64)
+    return total
 
 
 def largest_codes(group: NDArray[np.integer[Any]], code: NDArray[np.integer[Any]], value: Int64Array) -> dict[int, int]:
@@ -153,7 +158,7 @@ class Intervals(Struct, frozen=True, eq=False, dict=True):
         """Length of the set before the start of each interval. The last entry is the whole length."""
         total = np.zeros(len(self) + 1, dtype=np.int64)
         np.cumsum(self.end_ns - self.start_ns, out=total[1:])
-        return total
+        return on_disk(total)
 
     def covered_before(self, time_ns: Int64Array) -> Int64Array:
         """Length of the part of the set that lies before each instant."""
@@ -169,6 +174,11 @@ class Intervals(Struct, frozen=True, eq=False, dict=True):
     def covered(self, window_start_ns: Int64Array, window_end_ns: Int64Array) -> Int64Array:
         """Length of the set inside each window."""
         return self.covered_before(window_end_ns) - self.covered_before(window_start_ns)
+
+    def between(self, begin_ns: np.int64, end_ns: np.int64) -> Intervals:
+        """Return the intervals that have any part between two instants, whole and without a copy."""
+        first, last = np.searchsorted(self.end_ns, begin_ns, side="right"), np.searchsorted(self.start_ns, end_ns)
+        return Intervals(self.start_ns[first:last], self.end_ns[first:last])
 
     def contains(self, time_ns: Int64Array) -> BoolArray:
         """Whether each instant lies in the set."""
@@ -247,19 +257,36 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     return intersect(a, gaps)
 
 
-def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array) -> Iterator[Int64Array]:
-    """Yield the length that each set adds inside windows to the sets before it, and at the end the uncovered rest."""
-    above = EMPTY
-    covered = np.zeros_like(start_ns)
-    for own in sets:
-        if not len(own):
-            yield np.zeros_like(covered)
-            continue
-        above = union(above, own)
-        now = above.covered(start_ns, end_ns)
-        yield now - covered
-        covered = now
-    yield end_ns - start_ns - covered
+def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array) -> list[Int64Array]:
+    """Return the length that each set adds inside windows to the sets before it, and at the end the uncovered rest.
+
+    Windows are in time order and do not overlap. A block of time is measured after another, which bounds the memory.
+    """
+    sets = tuple(sets)
+    times = [np.zeros_like(start_ns) for _ in range(len(sets) + 1)]
+    for begin, end in _blocks_of_time(sets, start_ns, end_ns):
+        rows = slice(np.searchsorted(end_ns, begin, side="right"), np.searchsorted(start_ns, end, side="left"))
+        start, until = np.clip(start_ns[rows], begin, end), np.clip(end_ns[rows], begin, end)
+        above, covered = EMPTY, np.zeros_like(start)
+        for own, time_ns in zip(sets, times, strict=False):
+            if not len(within := own.between(begin, end)):
+                continue
+            above = union(above, within)
+            now = above.covered(start, until)
+            time_ns[rows] += now - covered
+            covered = now
+        times[-1][rows] += until - start - covered
+    return times
+
+
+def _blocks_of_time(
+    sets: Sequence[Intervals], start_ns: Int64Array, end_ns: Int64Array
+) -> Iterator[tuple[np.int64, np.int64]]:
+    if not len(start_ns):
+        return iter(())
+    largest = max((each.start_ns for each in sets), key=len, default=start_ns)
+    cuts = [cut for cut in largest[BLOCK_ROWS::BLOCK_ROWS] if start_ns[0] < cut < end_ns[-1]]
+    return pairwise((start_ns[0], *cuts, end_ns[-1]))
 
 
 def _pairs(first: NDArray[np.intp], last: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -296,7 +323,7 @@ def without_tails(trace: Trace) -> Trace:
         until = counted.end_ns[last] if len(counted) else table.end_ns
         outlasts = (last >= 0) & (table.start_ns < until) & (until < table.end_ns)
         if outlasts.any():
-            tables[name] = replace(table, end_ns=np.where(outlasts, until, table.end_ns))
+            tables[name] = replace(table, end_ns=on_disk(np.where(outlasts, until, table.end_ns)))
     if not tables:
         return trace
     cut = replace(trace, **tables)
@@ -337,14 +364,14 @@ T = TypeVar("T")
 def cached_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
     """Keep the result of a function of a recording for as long as the recording itself is kept.
 
-    The result must not refer to the recording, or neither is ever freed.
+    The result must not refer to the recording, or neither is ever freed. Its large columns are on disk.
     """
     kept: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
 
     @wraps(function)
     def remembered(trace: Trace) -> T:
         if trace not in kept:
-            kept[trace] = function(trace)
+            kept[trace] = on_disk(function(trace))
         return kept[trace]
 
     return remembered

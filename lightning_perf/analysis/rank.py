@@ -40,8 +40,8 @@ from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.probe import Probe
-from lightning_perf.trace.columns import release_columns
 from lightning_perf.trace.description import Metadata, Problems
+from lightning_perf.trace.on_disk import release_columns
 from lightning_perf.trace.trace import Trace
 
 _Section = TypeVar("_Section")

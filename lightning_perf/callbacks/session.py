@@ -126,16 +126,10 @@ class FitSession:
             return
         for account in self._accounts:
             account.folder = self.folder
-        state = FitState()
-        setting = self._precision.setting
-        record = FitRecord(
-            trainer,
-            module,
-            self.folder,
-            self.errors,
-            setting.keep_fp32 if setting is not None else (),
-            hashed=self._options.fingerprint == "full",
-        )
+        loop, state, setting = TrainerLoop(trainer), FitState(), self._precision.setting
+        keep_fp32 = setting.keep_fp32 if setting is not None else ()
+        hashed = self._options.fingerprint == "full"
+        record = FitRecord(loop, trainer, self.folder, self.errors, keep_fp32=keep_fp32, hashed=hashed)
         self._records.append(record)
         self.observers.add(record)
         if not self._in_study:  # monitors would slow down one arm and not the other
@@ -143,7 +137,7 @@ class FitSession:
             self._add_requested_monitors(trainer, module, state)
         try:
             self.fit = Fit(
-                TrainerLoop(trainer),
+                loop,
                 recording=self._options.recording,
                 folder=self.folder,
                 observers=self.observers,

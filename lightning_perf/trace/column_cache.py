@@ -34,7 +34,7 @@ from lightning_perf.run_files.user_cache import (
     is_own_folder,
 )
 from lightning_perf.trace.bytestream import GZIP, crc32
-from lightning_perf.trace.columns import MAPPINGS, release_columns
+from lightning_perf.trace.on_disk import map_file, release_columns
 from lightning_perf.trace.trace import Trace
 
 LARGE_BYTES = 64 << 20
@@ -111,7 +111,7 @@ def load(entry: Entry) -> Trace | None:
         return None
     try:
         with entry.path.open("rb") as file:
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapping = map_file(file)
     except _FAULTS:
         return None
     try:
@@ -183,8 +183,6 @@ def _encoded(trace: Trace) -> list[memoryview]:
 def _decoded(mapping: mmap.mmap) -> Trace:
     """Return the trace of an entry. Raise one of `_FAULTS` if a part is missing or damaged."""
     content = memoryview(mapping)
-    if hasattr(mapping, "madvise"):  # not on Windows
-        MAPPINGS.add(mapping)
     begin = _HEAD_BYTES + int.from_bytes(content[_HEAD_BYTES - 8 : _HEAD_BYTES], "little")
     header = content[_HEAD_BYTES:begin]
     if content[: _HEAD_BYTES - 8] != _MARK + hashlib.sha256(header).digest():

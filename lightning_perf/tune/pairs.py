@@ -104,6 +104,12 @@ class Runner:
         self._worker.close()
 
 
+def least_pair_s(settings: TuneSettings, step_s: float) -> float:
+    """Return the time that a pair's steps take at least: the first ones of both sides, and the shortest windows."""
+    rounds, steps = settings.windows(step_s, 0.0)
+    return 2 * (FIRST_STEPS + rounds * steps) * step_s
+
+
 GIVE_UP_ROUNDS = 3
 GIVE_UP_RATIO = 1.5
 """If a lever is this much slower in each of the first rounds, its measurement ends."""

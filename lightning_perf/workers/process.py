@@ -35,6 +35,9 @@ STOP_S = 10.0
 LOOK_S = 0.5
 """Interval of checks whether a worker process is alive. Processes that it started may hold its connection open."""
 
+FAILURE_LINES = 15
+"""Last lines of a worker's output that its error keeps. The very last ones often do not hold the cause."""
+
 
 class WorkerError(Exception):
     """A worker process did not do its work. The message says why."""
@@ -45,7 +48,7 @@ class WorkerFailureError(WorkerError):
 
     Attributes:
         error: Name of its class.
-        output: The last lines of the worker's output.
+        output: The last lines of the worker's output, each on a line.
     """
 
     def __init__(self, reason: str, error: str, output: str = "") -> None:
@@ -199,7 +202,7 @@ class WorkerProcess:
         except msgspec.DecodeError as error:
             raise WorkerExitError(f"its process sent an unexpected message ({error}){self._tail()}") from error
         if isinstance(message, Failure):
-            raise WorkerFailureError(message.reason, message.error, last_lines(self._log))
+            raise WorkerFailureError(message.reason, message.error, last_lines(self._log, FAILURE_LINES, "\n"))
         self._busy = False
         return message
 

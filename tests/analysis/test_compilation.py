@@ -1,7 +1,5 @@
 """The summary of made compilations, and the comparison of two fits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Names of any length: patterns see only their first characters, and documents keep them whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,8 @@
 """The interval core against a brute-force second implementation on a grid of single nanoseconds."""
 
-from __future__ import annotations
-
 import gc
 import weakref
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy.stats import median_abs_deviation
 
+from lightning_perf.analysis import intervals
 from lightning_perf.analysis.intervals import (
     EMPTY,
     Intervals,
@@ -104,11 +104,12 @@ def test_empty_sets(operation):
     assert EMPTY.covered(np.array([0]), np.array([9])).tolist() == [0]
 
 
-@given(st.lists(pairs, max_size=4), windows)
-def test_what_each_set_adds_matches_the_grid(sets, spans):
-    start = np.array([a for a, _ in spans], np.int64)
-    end = start + np.array([length for _, length in spans], np.int64)
-    found = [lengths.tolist() for lengths in exclusive_ns([build(items) for items in sets], start, end)]
+@pytest.mark.parametrize("block_rows", [1, 2, 1 << 18])
+@given(sets=st.lists(pairs, max_size=4), edges=st.lists(st.integers(-5, 2 * SPAN), max_size=12).map(sorted))
+def test_what_each_set_adds_matches_the_grid(block_rows, sets, edges):
+    start, end = np.array(edges[0::2][: len(edges) // 2], np.int64), np.array(edges[1::2], np.int64)
+    with mock.patch.object(intervals, "BLOCK_ROWS", block_rows):
+        found = [lengths.tolist() for lengths in exclusive_ns([build(items) for items in sets], start, end)]
     left = [set(range(a, b)) for a, b in zip(start.tolist(), end.tolist(), strict=True)]
     for items, lengths in zip(sets, found[:-1], strict=True):
         assert lengths == [len(window & grid(items)) for window in left]

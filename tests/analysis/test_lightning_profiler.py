@@ -1,7 +1,5 @@
 """Recordings of Lightning's own `PyTorchProfiler`: phases, updates and savings, in the layouts of 1.8 to 2.6."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

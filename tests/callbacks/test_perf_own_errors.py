@@ -13,9 +13,8 @@ from torch.profiler import profile
 from lightning_perf import CaptureOptions
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.recording import profiler as profiler_module
-from lightning_perf.callbacks.recording.captures import Captures, FileRequests
+from lightning_perf.callbacks.recording.captures import Captures, FileRequests, OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler, recorder_is_taken
-from lightning_perf.callbacks.recording.recording_plan import OverheadBudget
 from lightning_perf.callbacks.recording.schedule import WindowPlan
 from lightning_perf.callbacks.run_record.run_folder import RankFiles
 from lightning_perf.callbacks.steps.step_log import StepLog
@@ -39,16 +38,16 @@ FAULTS: dict[Any, tuple[str, ...]] = {
     StepTimer: (
         "add_batch", "on_step_start", "on_step_end", "on_phase_start", "on_phase_end", "on_training_pause", "finish",
     ),
-    StepLog: ("add", "on_step_end", "write"),
+    StepLog: ("on_sample", "on_window", "on_step_end", "write"),
     WindowProfiler: ("on_step_start", "on_step_end", "on_phase_start", "on_phase_end", "on_training_pause"),
     profiler_module: ("export_trace",),
     profile: ("prepare_trace", "start_trace", "stop_trace", "export_chrome_trace"),
 }  # fmt: skip
 OPTIONAL_FAULTS: dict[Any, tuple[str, ...]] = {
     WindowPlan: ("action", "folder_for"),
-    Captures: ("on_step_start", "on_step_end", "on_training_pause", "listen"),
+    Captures: ("on_step_start", "on_step_end", "on_training_pause", "open"),
     FileRequests: ("look",),
-    OverheadBudget: ("allows", "window_ends"),
+    OverheadBudget: ("allows", "on_sample", "on_window"),
     RankFiles: ("wait",),
 }
 OPTIONS = {"capture_slow_steps": CaptureOptions(on_signal=True), "max_overhead": 0.5}

@@ -1,7 +1,5 @@
 """``lightning-perf gate``, with a planted slowdown in a git repository made here."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 The tests of each command check its real output with `load_document`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Estimates of a profiled run of the baseline, checked by the comparison of the arms."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The four extensions that CONTRIBUTING.md shows do what it says of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

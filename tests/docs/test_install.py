@@ -1,7 +1,5 @@
 """One function says how to install the package: errors, README and docs all show its command."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/report.md: everything that a report can hold is there, with all of its fields."""
 
-from __future__ import annotations
-
 import re
 import types
 import typing

@@ -1,7 +1,5 @@
 """Estimates that a later run checks, on recordings of a processor with known times."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

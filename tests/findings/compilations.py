@@ -1,7 +1,5 @@
 """Made compilations of fits, one for each rule, and their reports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@
 in ``LIGHTNING_PERF_CORPUS``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Recordings of trainings whose only fault, if any, is the one that a test puts in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

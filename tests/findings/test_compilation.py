@@ -1,7 +1,5 @@
 """Every rule about compilations: with its problem, just below its threshold, and in a fit that compiles well."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings for debugging: anomaly detection by its checks in the trace, and environment variables by their notes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trainings on a processor, on recordings with known times."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

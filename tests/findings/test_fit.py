@@ -1,7 +1,5 @@
 """Every rule about a whole fit: with its problem, just below its threshold, and on a healthy fit."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Memory, on recordings with known amounts."""
 
-from __future__ import annotations
-
 import pytest
 
 from lightning_perf.findings.memory import activations, allocator, fragmentation, memory_full, optimizer_state

@@ -1,7 +1,5 @@
 """Several ranks, on recordings with known times."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """Rules about the step log of a run, on hand-made traces, logs and accounts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

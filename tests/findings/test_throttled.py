@@ -1,7 +1,5 @@
 """GPUs with low clocks: what is found, and what is not, from hand-made samples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

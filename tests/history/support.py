@@ -1,7 +1,5 @@
 """Histories for the tests: runs in folders, and the store that they were added to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

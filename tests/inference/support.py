@@ -1,7 +1,5 @@
 """Small models, inputs and documents for the tests; importable by a fresh process."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Backbones: how they are made, timed, shown and written."""
 
-from __future__ import annotations
-
 import io
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The loss by hand, what of teacher and student a training touches, and how it stays stable or says that it did not."""
 
-from __future__ import annotations
-
 import copy
 import math
 from itertools import pairwise

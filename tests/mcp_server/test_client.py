@@ -1,7 +1,5 @@
 """The official client lists and calls every tool over standard input and output."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The tools answer calls in worker processes: with results, abstentions and errors, all of them bounded."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -232,6 +230,7 @@ def bomb(path: Path, member: bytes, times: int, before: bytes = b'{"traceEvents"
 def test_hostile_traces_stay_bounded(tmp_path: Path) -> None:
     event = b'{"ph":"X","cat":"cpu_op","name":"op","pid":1,"tid":1,"ts":9,"dur":1},\n'
     bomb(tmp_path / "endless.json.gz", event * 20_000, 2000)
+    bomb(tmp_path / "packed.json.gz", event * 20_000, 200)
     # A real trace is not packed that well, and memory ends its analysis.
     named = (event.replace(b':"op"', b':"op%x"' % getrandbits(64)) + event * 9 for _ in range(2000))
     bomb(tmp_path / "large.json.gz", b"".join(named), 300)
@@ -243,7 +242,7 @@ def test_hostile_traces_stay_bounded(tmp_path: Path) -> None:
     late = answer(impatient, "analyze", path="endless.json.gz")
     assert (late["outcome"], late["message"][:46]) == ("error", "It took longer than 1 s and was stopped. Start")
     server = ToolServer([tmp_path], timeout_s=60, memory_bytes=200_000_000)
-    assert "over 200 times its size" in answer(server, "analyze", path="endless.json.gz")["message"]
+    assert "over 200 times its size" in answer(server, "analyze", path="packed.json.gz")["message"]
     assert "more than the 0.2 GB of memory" in answer(server, "analyze", path="large.json.gz")["message"]
     assert "not a regular file" in answer(server, "analyze", path="pipe.json")["message"]
     assert "not in the folders" in answer(server, "analyze", path="zero.json")["message"]

@@ -1,7 +1,5 @@
 """``analyze`` and ``diff`` of memory snapshots on the command line."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

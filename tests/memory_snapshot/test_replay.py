@@ -1,7 +1,5 @@
 """The replay of a snapshot's history gives the figures that a simulated allocator remembers."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The line, module, phase and purpose of an allocation, from its stack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

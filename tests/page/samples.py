@@ -1,7 +1,5 @@
 """Documents for the page: hand-made ones with hostile names in every text, and reports of hand-made traces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

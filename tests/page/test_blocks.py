@@ -1,7 +1,5 @@
 """Each kind of block on the page, and a name in it that stays text."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

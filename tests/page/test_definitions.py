@@ -1,7 +1,5 @@
 """The definitions on the page are those of the docs, and every one that is asked for is there."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """Memory snapshots on the page: the areas over time, the lines, the segments, and two snapshots side by side."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

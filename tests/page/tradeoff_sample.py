@@ -1,7 +1,5 @@
 """A trade-off table with known figures."""
 
-from __future__ import annotations
-
 from lightning_perf.inference.counting.document import Count, LayerCount, Peaks, bound_latency
 from lightning_perf.inference.measurement.measure import Accuracy, Effort, Latency
 from lightning_perf.inference.results.tradeoff import Cell, ColdStart, Machine, Recommendation, Reload, Row, Tradeoff

@@ -1,7 +1,5 @@
 """Small trainings, recorded with torch's profiler and read back."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Callable

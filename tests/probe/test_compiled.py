@@ -1,7 +1,5 @@
 """Calls of a step as one module: its data flow against the real network's, and its estimate by hand."""
 
-from __future__ import annotations
-
 import pickle
 import sysconfig
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The replay of a step's calls, with a queue that runs on this processor, and the estimate by hand."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import time

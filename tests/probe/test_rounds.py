@@ -1,7 +1,5 @@
 """Which calls and settings get further rounds, with made-up times instead of operators."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What the worker process measures, run in this process, and a whole probe in a worker process."""
 
-from __future__ import annotations
-
 import math
 import mmap
 import multiprocessing

@@ -1,7 +1,5 @@
 """The report as blocks: its figures, their order, and what is folded away. Formats are tested in tests/show."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

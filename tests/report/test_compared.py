@@ -1,7 +1,5 @@
 """Recordings of different trainings are not called faster or slower."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

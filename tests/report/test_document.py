@@ -1,7 +1,5 @@
 """The short report of a fit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,14 +1,10 @@
-"""The compilations of a fit in the report: console, Markdown, JSON, old documents, and unreadable files."""
+"""The precision of a fit in the report, and its compilations: unreadable files, and of several ranks."""
 
-from __future__ import annotations
-
-import io
 from pathlib import Path
 
 from msgspec.structs import replace
 
 import lightning_perf
-from lightning_perf import PerfReport
 from lightning_perf.analysis.precision.scales import (
     judge_drift,
     summarize_loss_scale,
@@ -34,7 +30,7 @@ from lightning_perf.run_files.numerics.samples import (
 )
 from lightning_perf.show.blocks import Heading
 from tests.findings import accounts, compilations
-from tests.findings.compilations import BROKEN, SHAPES, SKIPPED, analyzed
+from tests.findings.compilations import SHAPES
 from tests.page.samples import FIRST_OVERFLOW, trained_precision
 from tests.support.shown import console_text, table_of
 
@@ -117,29 +113,6 @@ def test_a_diagnosis_comes_before_the_figures_with_all_that_replays_showed():
     )
     assert [before.count(each) for each in said] == [1] * len(said)
     assert [figures.count(each) for each in said] == [0] * len(said)
-
-
-def printed(report: PerfReport, width: int = 80) -> str:
-    text = io.StringIO()
-    report.print(file=text, width=width)
-    return text.getvalue()
-
-
-def test_the_console_has_a_section(tmp_path: Path) -> None:
-    text = printed(analyzed(tmp_path, *SHAPES, *BROKEN, *SKIPPED))
-    section = text[text.index("\nCompilation\n") :]
-    for part in (
-        "2 of them were recompilations, 8.00 s in all.",
-        "Inductor's cache had 0 of 14 graphs.",
-        "Recompilations\n",
-        "  2  8.00 s ",
-        "Graph breaks\n",
-        "scale.item()",
-        "Without a CUDA graph\n",
-        "mutated inputs",
-    ):
-        assert part in section
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_damaged_file_is_left_out_with_a_note(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Several recordings at once: the same as one after another, whatever becomes of the processes."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections import Counter

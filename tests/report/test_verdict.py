@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from lightning_perf.analysis.steps.step_times import summarize_step_times

@@ -1,7 +1,5 @@
 """The format of each file, byte for byte."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

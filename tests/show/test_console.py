@@ -1,7 +1,5 @@
 """Each kind of block on a terminal, in a pipe, and on a narrow page."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What must hold for every trace that the reader returns, whatever the file was."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lightning_perf.trace.trace import Trace

@@ -1,7 +1,5 @@
 """Checks the JSON of a command against the schema that its option `--schema` prints."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures of the plugin's tests."""
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Worker processes that run a piece of Python in place of each job."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,10 +1,6 @@
 """Log directories for the tests, and a client that asks the plugin through TensorBoard's own application."""
 
-from __future__ import annotations
-
 import json
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,14 +94,6 @@ def asker(
 def run_of(logdir: Path, name: str = "fit") -> Run:
     """A run as the scanner finds it."""
     return discover(read_roots(str(logdir), None), Sniffer()).runs[name]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.01)
 
 
 def write_trace(path: Path, *, kernel_us: int = 40, kernels: int = 1) -> Path:

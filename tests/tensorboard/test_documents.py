@@ -1,7 +1,5 @@
 """Reports of runs and comparisons of studies: the same as those of the commands, and how far they are."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 from collections.abc import Iterator
@@ -20,7 +18,8 @@ from lightning_perf.tensorboard.documents import fetch, make_document, make_repo
 from lightning_perf.tensorboard.queue import Answer, DiffQuery, Done, Failed, Queue, Working
 from lightning_perf.tensorboard.storage import Storage, StorageError
 from lightning_perf.workers.process import WorkerProcess
-from tests.tensorboard.support import asker, run_of, stored, until, write_study, write_trace
+from tests.support.processes import until
+from tests.tensorboard.support import asker, run_of, stored, write_study, write_trace
 
 
 def test_equals_what_the_command_says_of_real_traces(corpus: Path, tmp_path: Path) -> None:

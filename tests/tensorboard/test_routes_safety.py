@@ -1,7 +1,5 @@
 """What no request can get, and what no name can do."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 from pathlib import Path

@@ -8,6 +8,7 @@ from msgspec import Struct
 from lightning_perf.analysis.intervals import (
     Series,
     averaged_steps,
+    exclusive_ns,
     in_averaged_steps,
     merge,
     subtract,
@@ -192,9 +193,8 @@ def _lost_work(trace: Trace) -> BoolArray:
 
 def _exposed_ns(trace: Trace, starts: Int64Array, ends: Int64Array) -> int:
     sets = host_sets(trace)
-    hidden = union(device_busy(trace), sets["input"])
-    both = union(hidden, sets["kernel_launch"])
-    return int((both.covered(starts, ends) - hidden.covered(starts, ends)).sum())
+    _, _, exposed, _ = exclusive_ns((device_busy(trace), sets["input"], sets["kernel_launch"]), starts, ends)
+    return int(exposed.sum())
 
 
 def _delay(delay: Int64Array) -> LaunchDelay | None:

@@ -344,20 +344,19 @@ class CallPaths(Struct, frozen=True, eq=False):
 
 def call_paths(names: Int32Array, parents: Int32Array, wanted: BoolArray) -> CallPaths:
     """Merge the wanted rows by their call path. A row with an unwanted parent counts as outermost."""
-    above = np.where(wanted & (parents >= 0), parents, NO_ROW).astype(np.int64)
-    inner = np.flatnonzero(above >= 0)
-    above[inner[~wanted[above[inner]]]] = NO_ROW
+    inner = wanted & (parents >= 0)
+    inner &= wanted[parents]
+    above = np.where(inner, parents, np.int32(NO_ROW))
     node_of_row = np.full(len(names), NO_ROW, dtype=np.int32)
-    rows = np.flatnonzero(wanted)
-    waiting, level = rows[above[rows] >= 0], rows[above[rows] < 0]
+    waiting, level = (np.flatnonzero(rows).astype(np.int32) for rows in (inner, wanted & ~inner))
     name: list[Int64Array] = []
     parent: list[Int64Array] = []
     depth: list[Int64Array] = []
     size = np.int64(int(names.max(initial=0)) + 1)
     nodes = 0
     while len(level):  # as many rounds as calls are nested
-        over = np.where(above[level] >= 0, node_of_row[above[level]], NO_ROW).astype(np.int64)
-        keys, index = distinct((over + 1) * size + names[level])
+        over = np.where(above[level] >= 0, node_of_row[above[level]], NO_ROW)
+        keys, index = distinct((over + np.int64(1)) * size + names[level])
         node_of_row[level] = nodes + index
         name.append(keys % size)
         parent.append(keys // size - 1)

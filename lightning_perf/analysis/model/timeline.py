@@ -228,11 +228,11 @@ def timeline(trace: Trace) -> Timeline | None:
     phases = host_phases(trace)
     of_phases = exclusive_ns((phases[name] for name in PHASES if name != "other"), bins.start_ns, bins.end_ns)
     active = (device_busy(trace), queued_work(trace), *host_sets(trace).values())
-    of_causes = list(exclusive_ns(active, bins.start_ns, bins.end_ns))[1:] if len(trace.device) else []
+    of_causes = exclusive_ns(active, bins.start_ns, bins.end_ns)[1:] if len(trace.device) else []
     return Timeline(
         bins=number,
         categories=_exclusive_lane(bins, TOP_CATEGORIES, [categories[name] for name in TOP_CATEGORIES]),
-        phases=_exclusive_lane(bins, PHASES, list(of_phases)),
+        phases=_exclusive_lane(bins, PHASES, of_phases),
         idle=_exclusive_lane(bins, GAP_CLASSES, of_causes) if len(trace.device) else None,
         kernels=_named_lane(trace, bins, Spans(device.start_ns, device.end_ns, device.name, device.name)),
         operators=_named_lane(trace, bins, trace.operators, trace.links.operator_parent),

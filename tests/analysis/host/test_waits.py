@@ -1,7 +1,5 @@
 """Pauses, and which Python functions of a recording are the user's own, on Linux, macOS and Windows."""
 
-from __future__ import annotations
-
 import pytest
 
 from lightning_perf.analysis.host.waits import PhasePause, StopFlags, is_user_function, pauses, stop_flags, sync_points

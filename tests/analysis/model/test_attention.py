@@ -1,7 +1,5 @@
 """Attention, repeated forward work and second derivatives, in recordings of torch and in published ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The memory at the peak by category, by module, and for other batch sizes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The call tree of operators against a walk over the events, and origins and memory of operators."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,8 +1,5 @@
 """The loss scale of fp16, and gradients that underflow at it."""
 
-from __future__ import annotations
-
-import io
 import struct
 
 import msgspec
@@ -10,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from scipy import stats
 
 from lightning_perf.analysis.precision.scales import (
@@ -22,7 +18,6 @@ from lightning_perf.analysis.precision.scales import (
     summarize_shadow,
     tabulate_underflow,
 )
-from lightning_perf.report.build import build_report
 from lightning_perf.run_files.numerics.precision import LossScaleHistory, NumericsDrift, UnderflowTable
 from lightning_perf.run_files.numerics.samples import (
     SCALE_EVENTS,
@@ -238,19 +233,6 @@ def test_growing_drift():
     )  # (7 + 8) / (1 + 2)
     few = summarized(*(shadow_step(step, 1 - 0.001 * (step + 1)) for step in range(7)))
     assert "The drift grows" not in " ".join(few.summary)
-
-
-def test_the_console_and_json():
-    report = replace(build_report(()), shadow=summarized(shadow_step(0, 0.99), shadow_step(100, 0.95)))
-    stream = io.StringIO()
-    report.print(file=stream, width=100)
-    text = stream.getvalue()
-    assert "at least 0.9500 (step 100)" in " ".join(text.split())
-    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
-    assert rows["100"] == ["100", "1.010", "1.000", "0.95000", "1.0200"]
-    assert rows["body"] == ["body", "0.95000", "100", "0.97000", "1.500–1.500"]
-    assert "Comparison with FP32" in report.to_markdown()
-    assert msgspec.json.decode(report.to_json(), type=type(report)).shadow == report.shadow
 
 
 def judge(mixed_end: float, fp32_end: float, seed_ends: list[float]) -> NumericsDrift:

@@ -1,7 +1,5 @@
 """Communication: overlap, sizes, also those that only an annotation records, and wrappers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

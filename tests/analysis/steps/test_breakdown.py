@@ -1,7 +1,5 @@
 """The step-time breakdown: known answers, a brute-force second implementation, and the real traces."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

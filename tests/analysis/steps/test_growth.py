@@ -1,7 +1,5 @@
 """Growth of the step time: against scipy, and on runs without growth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Summaries of step times, and steps that take longer periodically."""
 
-from __future__ import annotations
-
 import statistics
 
 import numpy as np

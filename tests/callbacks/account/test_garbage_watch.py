@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.callbacks.account.garbage_watch import GarbageWatch
+from lightning_perf.callbacks.account.totals import GarbageWatch
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.fit.account import GcTotals, account_paths, read_account
 from tests.callbacks.perf_training import quick

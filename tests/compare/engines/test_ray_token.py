@@ -1,7 +1,5 @@
 """A Ray cluster that requires a token gives one clear error, at once, and works with the token."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

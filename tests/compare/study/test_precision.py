@@ -1,7 +1,5 @@
 """Studies that run until they are precise, and studies with a time budget."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A comparison and a refusal as blocks: the same figures in every format, whatever the names hold."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Notes on the design of a comparison, and sentences on other load on the machine."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

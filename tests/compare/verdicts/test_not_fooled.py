@@ -1,7 +1,5 @@
 """Comparisons made to fool the verdict: equal runs, diverged runs, crashed runs, other machines, busy machines."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import msgspec

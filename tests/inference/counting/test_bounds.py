@@ -1,7 +1,5 @@
 """The bound of a forward pass by hand, and the peak rates behind it: looked up, or measured."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The files that TensorRT gets, run by ONNX Runtime, and stand-ins for GPU packages that note what is asked of them."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace

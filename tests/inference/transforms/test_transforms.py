@@ -1,7 +1,5 @@
 """Each transform changes a copy as its paper says, trains it if it has to, and gives a reason if it cannot."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys

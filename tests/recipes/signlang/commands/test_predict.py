@@ -1,7 +1,5 @@
 """`python -m recipes.signlang predict`: pictures to labels."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,4 +1,4 @@
-"""Times Python's garbage collections in the steps of a fit."""
+"""The totals of a fit that only the observers of its steps know: samples, tokens, and garbage collections."""
 
 from __future__ import annotations
 
@@ -7,8 +7,57 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+from lightning_perf.callbacks.account.fit_account import FitAccountant
+from lightning_perf.callbacks.steps.core_use import thread_use
 from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.fit.account import GcTotals
+from lightning_perf.run_files.steps import StepSample
+
+MARKED_STEPS = 16
+"""Steps after which the account keeps the times until then for the first time, and then each time they have doubled."""
+
+
+class FitTotals(FitObserver):
+    """Adds up the samples and tokens of a fit for its account, and lets it keep the time of the first half apart."""
+
+    consequence = "the account of the fit lacks its totals"
+
+    def __init__(self, state: FitState, account: FitAccountant) -> None:
+        self._state = state
+        self._account = account
+        self._garbage = GarbageWatch(state)
+        self._samples: int | None = 0
+        self._tokens: int | None = 0
+        self._next_mark = MARKED_STEPS
+        self._use = thread_use()
+
+    def open(self) -> None:
+        self._garbage.start()
+
+    def on_sample(self, sample: StepSample) -> None:
+        """Count the sample of a step; the totals are unknown from the first step without a count on."""
+        self._samples = None if self._samples is None or sample.samples is None else self._samples + sample.samples
+        self._tokens = None if self._tokens is None or sample.tokens is None else self._tokens + sample.tokens
+        if self._state.whole_steps >= self._next_mark:
+            self._next_mark = 2 * self._state.whole_steps
+            self._account.mark_steps(self._state.whole_steps)
+
+    def finish(self) -> None:
+        if not self._state.whole_steps:
+            return
+        use = thread_use()
+        self._account.totals = {
+            "steps": self._state.whole_steps,
+            "samples": self._samples,
+            "tokens": self._tokens,
+            "collections": self._garbage.totals(),
+            "core_wait_ns": max(0, use[1] - self._use[1]) if use is not None and self._use is not None else None,
+        }
+
+    def close(self) -> None:
+        self._garbage.close()
+
 
 COUNTED_NS = 500_000_000
 """Time of the collections of a generation from which its objects are counted: it takes a good part of a collection."""
