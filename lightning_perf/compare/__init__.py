@@ -11,9 +11,8 @@ from lightning_perf.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from lightning_perf.compare.engines.block import Device
-    from lightning_perf.compare.engines.local import LocalEngine, parse_devices
+    from lightning_perf.compare.engines.local import LocalEngine, SlurmEngine, parse_devices
     from lightning_perf.compare.engines.ray import RayEngine, RayRecordings
-    from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.judge import EXIT_CODES, exit_code, report_errors
     from lightning_perf.compare.records.metrics import METRICS, Metric, Quality, find_quality, run_values

@@ -46,7 +46,7 @@ class EngineChoice:
 
             return RayEngine(gpus=self.gpus, cpus=self.cpus, address=self.address)
         if self.engine == "slurm":
-            from lightning_perf.compare.engines.slurm import SlurmEngine
+            from lightning_perf.compare.engines.local import SlurmEngine
 
             options = {f"slurm_{name}": value for name, value in self.slurm.items()}
             return SlurmEngine({"gpus_per_node": self.gpus, "cpus_per_task": self.cpus, **options})

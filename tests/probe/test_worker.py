@@ -20,8 +20,14 @@ from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.plan import plan_probe, without_busy_cores
 from lightning_perf.probe.replay.measure import count_faults
 from lightning_perf.probe.replay.messages import CURRENT, Measured, OptimizerTask, Setting, Times
-from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
-from lightning_perf.probe.replay.rounds import BATCH_ROUNDS, CALLING_NS, COVERAGE, select_calls
+from lightning_perf.probe.replay.rounds import (
+    BATCH_ROUNDS,
+    CALLING_NS,
+    COVERAGE,
+    OptimizerTimer,
+    sample_sizes,
+    select_calls,
+)
 from lightning_perf.probe.replay.worker import MOST_BYTES, time_transfer
 from lightning_perf.probe.replay.worker import measure as measure_rounds
 from lightning_perf.probe.run import OthersWatch, ProbeWorker, build_probe, probe_trace

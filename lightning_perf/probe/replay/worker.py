@@ -21,8 +21,7 @@ from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.limits import limit_memory
 
 if TYPE_CHECKING:
-    from lightning_perf.probe.replay.optimizers import OptimizerTimer
-    from lightning_perf.probe.replay.rounds import Rounds
+    from lightning_perf.probe.replay.rounds import OptimizerTimer, Rounds
 
 
 DEVICE_MEMORY_SHARE = 0.25
@@ -162,7 +161,7 @@ def _graph_times(task: Task, rounds: Rounds, deadline_s: float) -> GraphTimes | 
 
 def _optimizer(task: Task) -> OptimizerTimer | None:
     """Return the optimizer to measure; ``None`` without one, or if it cannot be made here."""
-    from lightning_perf.probe.replay.optimizers import OptimizerTimer
+    from lightning_perf.probe.replay.rounds import OptimizerTimer
 
     if task.optimizer is None:
         return None

@@ -10,8 +10,8 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
+from lightning_perf.compare.engines.local import SlurmEngine
 from lightning_perf.compare.engines.ray import RayEngine, RayRecordings, connect
-from lightning_perf.compare.engines.slurm import SlurmEngine
 from lightning_perf.compare.study.definition import StudyArm, study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
 from lightning_perf.errors import CompareError
