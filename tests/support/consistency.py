@@ -4,8 +4,6 @@ import numpy as np
 
 from lightning_perf.trace.trace import Trace
 
-_LIMIT_NS = 2**63 - 1
-
 
 def assert_consistent(trace: Trace) -> None:
     """Columns of one length, in order, with codes and rows that exist, and steps that do not overlap."""
