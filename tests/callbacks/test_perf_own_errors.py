@@ -17,9 +17,11 @@ from lightning_perf.callbacks.recording.captures import Captures, FileRequests, 
 from lightning_perf.callbacks.recording.profiler import WindowProfiler, recorder_is_taken
 from lightning_perf.callbacks.recording.schedule import WindowPlan
 from lightning_perf.callbacks.run_record.run_folder import RankFiles
+from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
+from lightning_perf.run_files.steps import STEPS
 from tests.callbacks.perf_training import assert_untapped, three
 from tests.callbacks.training import (
     loader,
@@ -84,6 +86,30 @@ def test_a_fault_in_profiling_is_one_warning(
     assert_untapped(trainer)
     if handler is not None:
         assert signal.getsignal(signal.SIGUSR2) == handler
+    assert not recorder_is_taken()
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "numbers", "timed"),
+    [
+        (StepTimer, "on_step_end", [[1, 2, 3]], 0),
+        (CoreUse, "on_step_start", [[1, 2, 3]], 7),
+        (WindowProfiler, "on_phase_start", [], 7),
+        (StepTracker, "on_batch_end", [], 0),  # without it, nobody hears of a step
+    ],
+)
+def test_a_part_that_fails_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, numbers: list[list[int]], timed: int
+) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(owner, method, broken)
+    trainer = make_trainer(tmp_path, three())
+    with pytest.warns(RuntimeWarning, match=f"{owner.consequence}, training continues .*a fault of ours"):
+        trainer.fit(make_module(), loader(7))
+    assert step_numbers(tmp_path) == numbers
+    assert [len(STEPS.read(path)) for path in tmp_path.rglob("steps.rank0.jsonl")] == ([timed] if timed else [])
     assert not recorder_is_taken()
 
 
