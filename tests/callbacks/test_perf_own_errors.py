@@ -128,16 +128,6 @@ def test_a_fault_between_steps_keeps_what_was_saved(tmp_path: Path, monkeypatch:
     assert [row["step"] for row in samples(tmp_path)] == [0, 1, 2, 3, 4]
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    callback = three(dirpath=tmp_path / "file" / "perf")
-    trainer = make_trainer(tmp_path, callback)
-    with pytest.warns(RuntimeWarning, match="writable folder") as caught:
-        trainer.fit(make_module(), loader(6))
-    assert len([w for w in caught if "PerfCallback" in str(w.message)]) == 1
-    assert trainer.global_step == 6
-
-
 def test_an_export_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def half(self: Any, path: str) -> None:
         Path(path).write_bytes(b"\x1f\x8b half")

@@ -161,14 +161,6 @@ class Hook:
         kept = [call for call in calls if call.__func__ is not self._inherited]
         self.calls = tuple(reversed(kept) if self._reverse else kept)
 
-    def __call__(self, *arguments: Any) -> None:
-        """Call the observers."""
-        for call in self.calls:
-            try:
-                call(*arguments)
-            except Exception as error:  # noqa: PERF203 - the next observer is called all the same
-                self._drop(call.__self__, error)
-
 
 class PlainHook(Hook):
     """A hook without arguments, which costs half as much."""
@@ -180,7 +172,7 @@ class PlainHook(Hook):
         for call in self.calls:
             try:
                 call()
-            except Exception as error:  # noqa: PERF203
+            except Exception as error:  # noqa: PERF203 - the next observer is called all the same
                 self._drop(call.__self__, error)
 
 
@@ -198,7 +190,21 @@ class ValueHook(Hook):
                 self._drop(call.__self__, error)
 
 
-class UncompiledHook(Hook):
+class ArgumentsHook(Hook):
+    """A hook with several arguments."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call the observers."""
+        for call in self.calls:
+            try:
+                call(*arguments)
+            except Exception as error:  # noqa: PERF203
+                self._drop(call.__self__, error)
+
+
+class UncompiledHook(ArgumentsHook):
     """A hook that a step compiled as a whole may contain. It then does nothing, so that it adds no graph break."""
 
     __slots__ = ()
@@ -224,7 +230,7 @@ class Observers:
         self.on_change: list[Callable[[], None]] = []
         """Called when hooks were added or removed."""
         self.on_epoch_start = PlainHook(base.on_epoch_start, drop)
-        self.on_batch_start = Hook(base.on_batch_start, drop)
+        self.on_batch_start = ArgumentsHook(base.on_batch_start, drop)
         self.on_action_start = ValueHook(base.on_action_start, drop)
         self.on_action_end = ValueHook(base.on_action_end, drop, reverse=True)
         self.on_before_backward = UncompiledHook(base.on_before_backward, drop)
