@@ -76,7 +76,7 @@ $(TRANSFORMERS)/.installed: $(VENV)/.installed constraints.txt
 	touch $@
 
 transformers: $(TRANSFORMERS)/.installed
-	$(SINGLE_THREADED) PYTHONPATH=$(TRANSFORMERS) $(BIN)/pytest $(NEED_TRANSFORMERS)
+	$(SINGLE_THREADED) PYTHONPATH=$(CURDIR)/$(TRANSFORMERS) $(BIN)/pytest $(NEED_TRANSFORMERS)
 
 clean:
 	rm -rf $(VENV) build dist demo_output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

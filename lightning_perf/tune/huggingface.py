@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,6 +22,7 @@ from lightning_perf.tune.levers.lever import Change, Lever, Machine, Setting
 from lightning_perf.tune.levers.loader import BatchSize, FewerMicroBatches, PinnedMemory, Workers
 from lightning_perf.tune.levers.model import TF32, ChannelsLast, Compiled, CudnnBenchmark, MixedPrecision
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
+from lightning_perf.tune.levers.registry import LEVERS
 from lightning_perf.tune.messages import Arguments, Site
 from lightning_perf.tune.training import Training
 
@@ -52,7 +53,16 @@ _VALUES: dict[type, Callable[[Any, Any], _Values]] = {
 }
 """The arguments for a change of Lightning's Trainer, given those so far. Other changes are of the model or torch."""
 
-_OF_LOADER = "dataloader_"
+_OF_LOADER = {
+    "dataloader_num_workers": "num_workers",
+    "dataloader_persistent_workers": "persistent_workers",
+    "dataloader_prefetch_factor": "prefetch_factor",
+    "dataloader_pin_memory": "pin_memory",
+    "per_device_train_batch_size": "batch_size",
+}
+"""Arguments that a loader follows, unless the script makes it itself."""
+
+_AS_MADE = "_lightning_perf_as_made"
 _UNSTEADY = {"output_dir", "logging_dir", "run_name", "torch_compile_backend"}
 """Arguments that may differ from run to run, or that follow from others."""
 
@@ -62,14 +72,14 @@ _ITS_OWN_KEPT = {"DefaultFlowCallback", "TrainerCallback", "ExportableState"}
 
 
 def watch_arguments(module: ModuleType, calls: Any) -> None:
-    """Note the calls that make `TrainingArguments`."""
+    """Note the calls that make `TrainingArguments`, and the values that they give."""
     kind: Any = module.TrainingArguments
     complete = kind.__post_init__
 
-    @functools.wraps(complete)
     def noted(self: Any) -> None:
         calls.note(self, sys._getframe(1))
         complete(self)
+        vars(self)[_AS_MADE] = dict(vars(self))
 
     kind.__post_init__ = noted
 
@@ -77,19 +87,14 @@ def watch_arguments(module: ModuleType, calls: Any) -> None:
 def watch_trainer(module: ModuleType, begin: Callable[[HuggingFaceTrainer], NoReturn], calls: Any) -> None:
     """Call a function instead of the Trainer's ``train``."""
     kind: Any = module.Trainer
-    create, train = kind.__init__, kind.train
-
-    @functools.wraps(create)
-    def noted(self: Any, *args: Any, **options: Any) -> None:
-        calls.note(self, sys._getframe(1))
-        create(self, *args, **options)
+    train = kind.train
 
     @functools.wraps(train)
     def trains(self: Any, *args: Any, **options: Any) -> None:  # noqa: ARG001
         calls.note_fit(self, sys._getframe(1))
         begin(HuggingFaceTrainer(self, functools.partial(train, self)))
 
-    kind.__init__, kind.train = noted, trains
+    kind.__init__, kind.train = calls.noting(kind.__init__), trains
 
 
 class HuggingFaceTrainer:
@@ -160,16 +165,11 @@ class HuggingFaceTrainer:
             del accelerator.prepare
         with suppress(TypeError):  # the data have no length
             self._batches = len(loader)
-        for name in self._changed():
-            if name.startswith(_OF_LOADER):
-                value = getattr(training.loader, name.removeprefix(_OF_LOADER), None)
-                if value != getattr(self._trainer.args, name):
-                    raise NotApplicableError(f"the loader does not follow {name}")
+        for name, follows in _OF_LOADER.items():
+            value = getattr(self._trainer.args, name)
+            if value != self._given[name] and value != getattr(training.loader, follows, None):
+                raise NotApplicableError(f"the loader does not follow {name}")
         return loader
-
-    def _changed(self) -> list[str]:
-        """Return the names of the arguments that levers changed."""
-        return [name for name, value in self._given.items() if getattr(self._trainer.args, name) != value]
 
     def _scheduler(self, original: Callable[..., Any], num_training_steps: int, **options: Any) -> Any:
         """Make the schedule over the steps of the training, not over those of a trial."""
@@ -187,7 +187,7 @@ class HuggingFaceTrainer:
         of_kind = _VALUES.get(type(change))
         return {} if of_kind is None else of_kind(change, self._trainer.args)
 
-    def set(self, values: Mapping[str, Any]) -> None:
+    def set(self, values: _Values) -> None:
         """Set arguments, with all checks of transformers."""
         self._trainer.args = dataclasses.replace(self._trainer.args, **values)
 
@@ -222,8 +222,12 @@ class HuggingFaceTrainer:
 
     def sites(self, calls: Any) -> dict[str, tuple[Site | str, ...]]:
         found: dict[str, tuple[Site | str, ...]] = calls.sites(None, ())
-        # It takes the model, as Lightning's ``fit`` does.
+        # The call of the Trainer takes the model, as Lightning's ``fit`` does.
         found |= {"module": found.pop("Trainer", ()), "TrainingArguments": calls.of(self._made)}
+        values = [name for lever in LEVERS for name in self.values(lever.change)]
+        as_made = vars(self._made).get(_AS_MADE, self._given)
+        if any(as_made[name] != self._given[name] for name in values):
+            found["TrainingArguments"] = ("a later assignment",)
         return {place: sites for place, sites in found.items() if sites}
 
     def refused(self) -> str:
@@ -238,11 +242,9 @@ class _Change:
     trainer: HuggingFaceTrainer
 
     def missing(self, training: Training, machine: Machine) -> str | None:
-        """Return why it does not apply, or None."""
         return self.change.missing(training, machine) or self.trainer.why_not(self.change, machine)
 
     def settings(self, training: Training) -> tuple[Setting, ...]:
-        """Return the settings that the user has to write."""
         if isinstance(self.change, CudnnBenchmark):
             line = "torch.backends.cudnn.benchmark = True"
             return (Setting("statement", line=line, code=line),)
@@ -253,7 +255,6 @@ class _Change:
         return (Setting("TrainingArguments", texts), *(setting for setting in settings if not setting.place))
 
     def apply(self, training: Training) -> None:
-        """Change the training in place, before it begins."""
         values = self.trainer.values(self.change)
         if values:
             self.trainer.set(values)

@@ -220,7 +220,8 @@ def _made_elsewhere(function: str, setting: Setting) -> str:
         "statement": "LightningCLI calls fit: write it before",
     }
     reasons = of_cli if ".cli." in function else {}
-    return reasons.get(setting.place, f"{function} makes this call, which is not in your files")
+    other = "makes this call, which is not in your files" if "." in function else "sets its value"
+    return reasons.get(setting.place, f"{function} {other}")
 
 
 def _edit(file: PythonFile, site: Site, setting: Setting) -> Setting:

@@ -160,7 +160,7 @@ class Calls:
         if self._root is not None:
             sys.addaudithook(self._note_open)
         for kind, original in originals.items():
-            kind.__init__ = self._noting(original)  # type: ignore[method-assign]
+            kind.__init__ = self.noting(original)  # type: ignore[method-assign]
         try:
             yield
         finally:
@@ -179,7 +179,9 @@ class Calls:
         paths = {self._here.joinpath(path).resolve() for path in loaded if path and path.endswith(".py")} | self._read
         return tuple(sorted(str(path) for path in paths if self._root is not None and self._is_users(path)))
 
-    def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
+    def noting(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return a constructor that notes the call before it makes the object."""
+
         @functools.wraps(original)
         def create(made: Any, *args: Any, **arguments: Any) -> None:
             self.note(made, sys._getframe(1))

@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lightning_perf.tune.huggingface import HuggingFaceTrainer
+from lightning_perf.tune.huggingface import HuggingFaceTrainer, watch_arguments
 from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Site
 from lightning_perf.tune.patch import make_patch
+from lightning_perf.tune.script import Calls
 from tests.tune.trainings import Pictures
 
 GPU = Machine("cuda", (8, 0), 8, "A GPU")
@@ -43,6 +45,9 @@ class Given:
     dataloader_prefetch_factor: int | None = None
     torch_compile: bool = False
     torch_compile_mode: str | None = None
+
+    def __post_init__(self):
+        """Complete them."""
 
 
 def made(*, optimizer=None, model_init=None, **given):
@@ -129,6 +134,18 @@ def test_every_lever_of_lightning_has_a_form_here():
     found, _ = made(gradient_accumulation_steps=2)
     places = {setting.place for lever in LEVERS for setting in found.change(lever).settings(found.training)}
     assert places == {"TrainingArguments", "module", "statement", ""}
+
+
+@pytest.mark.parametrize(("name", "is_a_lever"), [("output_dir", False), ("dataloader_num_workers", True)])
+def test_the_call_that_makes_the_arguments_is_certain_unless_they_are_set_later(name, is_a_lever, monkeypatch):
+    monkeypatch.setattr(Given, "__post_init__", Given.__post_init__)  # to be restored
+    calls = Calls(Path(__file__).parent)
+    watch_arguments(SimpleNamespace(TrainingArguments=Given), calls)
+    found, trainer = made()
+    assert [site.path for site in found.sites(calls)["TrainingArguments"]] == [__file__]
+    setattr(trainer.args, name, 3)
+    sites = HuggingFaceTrainer(trainer, lambda: None).sites(calls)["TrainingArguments"]
+    assert (sites == ("a later assignment",)) == is_a_lever
 
 
 WORKERS = Setting("TrainingArguments", {"dataloader_num_workers": "2", "dataloader_persistent_workers": "True"})

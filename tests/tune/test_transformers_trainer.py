@@ -104,7 +104,6 @@ def test_levers_are_arguments_that_keep_the_losses(folder: Path) -> None:
     changed = window(4, "workers-1", "fewer-micro-batches")
     assert changed.samples == plain.samples == 16
     assert changed.losses == pytest.approx(plain.losses, rel=1e-3)
-    assert window(4, "batch-size-x2").samples == 32
 
 
 def test_a_scout_finds_the_place_of_each_lever(folder: Path) -> None:
@@ -139,14 +138,19 @@ PARSED = """
     (arguments,) = transformers.HfArgumentParser(transformers.TrainingArguments).parse_args_into_dataclasses()
     data = [{"input_ids": torch.ones(4, dtype=torch.long), "labels": torch.ones(4, dtype=torch.long)}] * DATA
     config = transformers.GPT2Config(vocab_size=9, n_positions=16, n_embd=16, n_layer=1, n_head=2)
-    transformers.Trainer(transformers.GPT2LMHeadModel(config), arguments, train_dataset=data).train()
+
+    class Own(transformers.Trainer):
+        def get_train_dataloader(self):
+            return torch.utils.data.DataLoader(self.train_dataset, collate_fn=self.data_collator)
+
+    TRAINER(transformers.GPT2LMHeadModel(config), arguments, train_dataset=data).train()
 """
+COMMAND = ("train.py", "--output_dir", "out", "--report_to", "none", "--use_cpu")
 
 
 def test_arguments_of_a_command_give_the_options_to_add(folder: Path) -> None:
-    write(PARSED, DATA=64)
-    words = ("train.py", "--output_dir", "out", "--report_to", "none", "--use_cpu")
-    with start_worker(order(words=words, scout=True)) as worker:
+    write(PARSED, DATA=64, TRAINER="transformers.Trainer")
+    with start_worker(order(words=COMMAND, scout=True)) as worker:
         scouted = worker.receive(Scouted, timeout_s=300)
     (place,) = make_patch({"workers-1": scouted.settings["workers-1"]}, scouted.sites, {}, folder).places
     assert place.line == "--dataloader_num_workers=1 --dataloader_persistent_workers=True"
@@ -154,11 +158,18 @@ def test_arguments_of_a_command_give_the_options_to_add(folder: Path) -> None:
     assert place.reason.startswith("HfArgumentParser makes the TrainingArguments: ")
 
 
-def test_a_training_that_fails_gives_one_line(folder: Path) -> None:
-    write(PARSED, DATA=0)
-    with (
-        pytest.raises(WorkerFailureError, match=r"^ValueError: .*num_samples") as error,
-        start_worker(order(words=("train.py", "--output_dir", "out", "--report_to", "none"))) as worker,
-    ):
+@pytest.mark.parametrize(
+    ("values", "lever", "said"),
+    [
+        ({"DATA": 0, "TRAINER": "transformers.Trainer"}, (), "ValueError: num_samples should be a positive integer"),
+        ({"DATA": 64, "TRAINER": "Own"}, ("workers-1",), "the loader does not follow dataloader_num_workers"),
+    ],
+)
+def test_a_trial_that_fails_says_why_in_one_line(
+    values: dict[str, Any], lever: tuple[str, ...], said: str, folder: Path
+) -> None:
+    write(PARSED, **values)
+    with pytest.raises(WorkerFailureError) as error, start_worker(order(*lever, words=COMMAND)) as worker:
         worker.receive(Ready, timeout_s=300)
+    assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
