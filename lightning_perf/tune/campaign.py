@@ -242,10 +242,10 @@ class _Campaign:
 
     def _check_budget(self, step_s: float) -> None:
         """Raise an error if the budget has no time for a single lever after the unchanged training."""
-        pair_s = least_pair_s(self._settings, step_s)
+        pair_s = RESERVE_FACTOR * least_pair_s(self._settings, step_s)
         if LEAST_PAIRS * pair_s <= self._budget.left_s():
             return
-        total_s = self._budget.spent_s() + (LEAST_PAIRS + CONFIRMING_PAIRS) * RESERVE_FACTOR * pair_s
+        total_s = self._budget.spent_s() + (LEAST_PAIRS + CONFIRMING_PAIRS) * pair_s
         raise TuneError(
             f"a step takes {format_milliseconds(1e3 * step_s)}, so {self._settings.minutes:g} minutes do not suffice "
             f"to measure any lever: give at least --minutes {math.ceil(total_s / 60)}, or make the steps shorter, e.g. "
