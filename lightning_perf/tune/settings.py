@@ -114,7 +114,7 @@ class Budget:
         return RESERVE_FACTOR * self.start_s
 
     def allows_proof(self, trial_s: float, *, alone: bool) -> bool:
-        """Return whether there is time to confirm a lever after a first pair of `trial_s`, and for what follows.
+        """Return whether there is time to confirm a lever after a first pair of `trial_s`, and for the rest.
 
         That is the last pair and the check of the patch. The first lever that is kept, `alone`, can do without the last
         pair: its own pairs show the same.
