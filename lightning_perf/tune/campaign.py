@@ -54,6 +54,8 @@ from lightning_perf.workers.script import Script
 CHECK_SHARE = 0.08
 """Time for the check of a patch in a copy of the project, also if the budget is spent, as a share of it."""
 
+NOT_CHECKED = "The budget left no time to check all places of the patch in a copy of the project: give more minutes."
+
 CERTAIN_LOSS = 0.10
 """A lever with a probed loss of at least this share of the step, at both ends of its range, is not tried."""
 
@@ -202,15 +204,18 @@ class _Campaign:
         until_s = time.monotonic() + max(self._budget.left_s(), CHECK_SHARE * self._budget.total_s)
 
         def run(texts: Mapping[str, bytes]) -> Arguments | None:
-            left_s = until_s - time.monotonic()
-            if not check or left_s <= 0:
+            if not check:
                 return None
             self._progress.doing("checking the patch in a copy of the project")
             try:
                 with trial_errors():
-                    return run_in_copy(self._order_for((), 0), texts, left_s)
+                    return run_in_copy(self._order_for((), 0), texts, max(0.0, until_s - time.monotonic()))
+            except OutOfTimeError:
+                if NOT_CHECKED not in self._notes:
+                    self._notes.append(NOT_CHECKED)
             except (TrialError, OSError, KeyboardInterrupt):
-                return None
+                pass
+            return None
 
         return find_patch(settings, scouted, sources, self._source.root, run)
 
@@ -242,10 +247,10 @@ class _Campaign:
 
     def _check_budget(self, step_s: float) -> None:
         """Raise an error if the budget has no time for a single lever after the unchanged training."""
-        pair_s = least_pair_s(self._settings, step_s)
+        pair_s = RESERVE_FACTOR * least_pair_s(self._settings, step_s)
         if LEAST_PAIRS * pair_s <= self._budget.left_s():
             return
-        total_s = self._budget.spent_s() + (LEAST_PAIRS + CONFIRMING_PAIRS) * RESERVE_FACTOR * pair_s
+        total_s = self._budget.spent_s() + (LEAST_PAIRS + CONFIRMING_PAIRS) * pair_s
         raise TuneError(
             f"a step takes {format_milliseconds(1e3 * step_s)}, so {self._settings.minutes:g} minutes do not suffice "
             f"to measure any lever: give at least --minutes {math.ceil(total_s / 60)}, or make the steps shorter, e.g. "

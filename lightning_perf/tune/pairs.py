@@ -107,7 +107,7 @@ class Runner:
 def least_pair_s(settings: TuneSettings, step_s: float) -> float:
     """Return the time that a pair's steps take at least: the first ones of both sides, and the shortest windows."""
     rounds, steps = settings.windows(step_s, 0.0)
-    return 2 * (FIRST_STEPS + rounds * steps) * step_s
+    return 2 * (FIRST_STEPS + steps // 2 + rounds * steps) * step_s
 
 
 GIVE_UP_ROUNDS = 3

@@ -45,6 +45,7 @@ class Planted:
     probed: dict = field(default_factory=dict)
     workers: int | None = None
     step_ms: float | None = None
+    start_s: float = 2.0
     orders: list = field(default_factory=list)
     alive: int = 0
     most: int = 0
@@ -73,7 +74,7 @@ def planted(monkeypatch):
             plan.orders.append(order)
             plan.alive += 1
             plan.most = max(plan.most, plan.alive)
-            plan.clock_s += 2.0
+            plan.clock_s += plan.start_s
 
         def send(self, run):
             self.steps = run.steps
@@ -303,8 +304,8 @@ def test_a_budget_that_suffices_for_no_lever_ends_after_the_first_steps(planted)
     planted.step_ms = 20_000
     tuned("channels-last")
     planted.clock_s, planted.step_ms = 0, 60_000
-    with pytest.raises(TuneError, match=r"^a step takes 1 min 0 s, so 60 minutes do not .* at least --minutes 263, or"):
-        tuned("channels-last")  # five pairs of 2 * (5 + 8 * 2) steps of a minute, and a quarter more
+    with pytest.raises(TuneError, match=r"^a step takes 1 min 0 s, so 60 minutes do not .* at least --minutes 276, or"):
+        tuned("channels-last")  # five pairs of 2 * (5 + 1 + 8 * 2) steps of a minute, and a quarter more
     assert planted.clock_s < 60
 
 
@@ -347,6 +348,14 @@ def test_an_interrupt_keeps_what_was_measured(planted):
     assert result.confirmed
     assert result.open_levers == ("channels-last", "workers-1")
     assert planted.alive == 0
+
+
+@pytest.mark.parametrize("budget_s", range(264, 420, 12))
+def test_a_kept_lever_leaves_time_to_check_its_patch(planted, budget_s):
+    planted.factors, planted.start_s = {"bf16-mixed": 0.5}, 20.0
+    result, _ = tuned("bf16-mixed", "channels-last", "workers-1", minutes=budget_s / 60)
+    assert not result.kept or budget_s - planted.clock_s > planted.start_s
+    assert result.kept or budget_s < 288
 
 
 def test_an_interrupt_leaves_several_kept_levers_unproven_together(planted):
