@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.intervals import intersect, merge, subtract
+from lightning_perf.analysis.core.intervals import Intervals, intersect, merge, subtract, union
 from lightning_perf.analysis.steps.phase_timeline import host_phases
 from lightning_perf.trace.columns import NO_ROW
 from lightning_perf.trace.indexing import at_rows
@@ -23,7 +23,7 @@ _ZERO_GRAD = "Optimizer.zero_grad#"
 
 
 class OptimizerSteps(Struct, frozen=True):
-    """The optimizer steps of the averaged steps, without the work of a closure that they run.
+    """The optimizer steps of the averaged steps, without the work of a closure that they run, and without clipping.
 
     Attributes:
         name: The optimizer's class; several joined by ``, ``.
@@ -59,7 +59,8 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
     # Under Lightning's automatic optimization `step` runs the closure, and with it the whole training step.
     stepping = intersect(merge(marks.start_ns[rows], marks.end_ns[rows]), host_phases(trace)["optimizer"])
     zeroing = trace.names_where(lambda name: name.startswith(_ZERO_GRAD))[marks.name]
-    inside = subtract(stepping, merge(marks.start_ns[zeroing], marks.end_ns[zeroing]))
+    others = union(merge(marks.start_ns[zeroing], marks.end_ns[zeroing]), _clipping(trace))
+    inside = subtract(stepping, others)
     called = inside.contains(operators.start_ns) & np.isin(operators.thread, threads)
     issued = inside.contains(runtime.start_ns) & np.isin(runtime.thread, threads)
     call = trace.links.device_runtime
@@ -75,6 +76,23 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
         host_ns=inside.length_ns,
         device_ns=int(trace.device.duration_ns[launched].sum()),
     )
+
+
+def _clipping(trace: Trace) -> Intervals:
+    """Return when gradients are clipped, by value, or by norm: from the norm to the product that follows it.
+
+    Lightning clips inside of the optimizer's step, for many parameters at once.
+    """
+    table = trace.operators
+    clamps, norms, products = (
+        trace.names_where(lambda name, start=start: name.startswith(f"aten::_foreach_{start}"))[table.name]
+        for start in ("clamp_", "norm", "mul_")
+    )
+    starts, ends = table.start_ns[norms], np.sort(table.end_ns[products])
+    following = np.searchsorted(ends, starts)
+    known = following < len(ends)
+    by_norm = merge(starts[known], ends[following[known]])
+    return union(by_norm, merge(table.start_ns[clamps], table.end_ns[clamps]))
 
 
 def _implementation(operators: set[str]) -> Implementation | None:
