@@ -141,7 +141,8 @@ class MemoryGrowth(Struct, frozen=True):
         grows: Whether the memory grows steadily, by enough to matter.
         counted_steps: Steps between the first and the last count of tensors; 0 without two counts.
         tensors: The tensors that were added between them, by kind, the most bytes first.
-        items: How many more items the list, dictionary or set had then that grew most.
+        items: How many more items one list, dictionary or set had then: the one with the most memory in them.
+        item_bytes: The memory of these items.
         batch_lengths: Different numbers of tokens that steps had; ``None`` if batches hold no token sequences.
         worker: The memory of a worker process of the loader; ``None`` without workers.
     """
@@ -155,6 +156,7 @@ class MemoryGrowth(Struct, frozen=True):
     counted_steps: int
     tensors: tuple[TensorGroup, ...]
     items: int = 0
+    item_bytes: int = 0
     batch_lengths: int | None = None
     worker: WorkerGrowth | None = None
 
@@ -180,6 +182,7 @@ def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> 
         counted_steps=counted,
         tensors=tensors,
         items=record.censuses[-1].items if record.censuses else 0,
+        item_bytes=record.censuses[-1].item_bytes if record.censuses else 0,
         batch_lengths=len(np.unique(tokens)) if tokens is not None and len(tokens) and (tokens > 0).all() else None,
         worker=record.worker,
     )
