@@ -10,7 +10,7 @@ from msgspec import Struct
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time
 from lightning_perf.analysis.core.intervals import subtract, union
 from lightning_perf.analysis.host.user_code import user_function
-from lightning_perf.analysis.steps.categories import host_sets
+from lightning_perf.analysis.steps.categories import host_collectives, host_sets
 from lightning_perf.analysis.steps.phase_timeline import PHASES, phase_timeline, phases_at
 from lightning_perf.trace.trace import Trace
 
@@ -45,7 +45,7 @@ class PhasePause(Struct, frozen=True):
 
 
 class Pauses(Struct, frozen=True):
-    """Stretches of at least 1 ms in which the host runs neither operators nor runtime calls.
+    """Stretches of at least 1 ms in which the host runs neither operators nor runtime calls nor collectives.
 
     Attributes:
         phases: The phases with pauses, by the time in the median step.
@@ -64,7 +64,8 @@ def pauses(trace: Trace) -> Pauses | None:
     if not len(averaged) or not len(trace.operators) or trace.problems.lacks_work:
         return None
     steps = trace.steps
-    busy = union(*(active for name, active in host_sets(trace).items() if name != "input"))
+    sets = (active for name, active in host_sets(trace).items() if name != "input")
+    busy = union(*sets, host_collectives(trace))
     quiet = subtract(averaged_time(trace), busy)
     long = quiet.end_ns - quiet.start_ns >= LONG_NS
     start, end = quiet.start_ns[long], quiet.end_ns[long]
