@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.trust import Trust
@@ -17,7 +19,7 @@ from lightning_perf.report.sections.device import gpu_health_section
 from lightning_perf.report.sections.diff import MOST_ROWS, changes_table
 from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
 from lightning_perf.report.sections.forecast import forecast_section
-from lightning_perf.report.sections.fp32_comparison import fp32_section
+from lightning_perf.report.sections.fp32_comparison import bad_run_summary, fp32_section
 from lightning_perf.report.sections.memory import out_of_memory_blocks
 from lightning_perf.report.sections.precision import fp8_section, mistakes_section, precision_section
 from lightning_perf.report.sections.rank import rank_sections
@@ -57,6 +59,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
     """Yield the blocks of a report, its tables cut to their first rows."""
     verdict = report.verdict
     lead = None if report.lead is None else report.ranks[report.lead]
+    yield from bad_run_summary(report.precision)
     yield Line(verdict.where, label="Where", label_style="strong")
     yield Line(verdict.why, label="Why  ", label_style="strong")
     yield Line(verdict.next, "good", label="Next ", label_style="strong")
@@ -97,11 +100,11 @@ def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterato
             yield Heading("Probe")
             yield from probe_blocks(rank.probe, top)
     if report.fit_time is not None:
-        yield from fit_time_section(report.fit_time, top)
+        yield from of_rank(report, report.fit_time.rank, fit_time_section(report.fit_time, top))
     if report.compilation is not None:
         yield from compilation_section(report.compilation, top)
     if report.step_times is not None:
-        yield from step_times_section(report.step_times)
+        yield from of_rank(report, report.step_times.rank, step_times_section(report.step_times))
     if report.captures:
         yield from _captures(report.captures)
     if report.precision is not None:
@@ -114,6 +117,14 @@ def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterato
         yield from forecast_section(report.forecast, top)
     if report.sources:
         yield from _sources(report.sources)
+
+
+def of_rank(report: PerfReport, rank: int | None, blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield a section, with the rank in its heading if the run has several."""
+    several = any((each.metadata.world_size or 1) > 1 for each in report.ranks)
+    for block in blocks:
+        named = several and rank is not None and isinstance(block, Heading)
+        yield replace(block, aside=f"rank {rank}") if named else block
 
 
 def _diagnosed(report: PerfReport) -> bool:

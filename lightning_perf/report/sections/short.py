@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sections.fit_time import fit_sentence
+from lightning_perf.report.sections.fp32_comparison import bad_run_summary
 from lightning_perf.report.sections.precision import mistake_text
 from lightning_perf.report.sections.rank import categories_table
 from lightning_perf.report.sections.report import rule_link
-from lightning_perf.report.verdict import fix_text, saving_range
+from lightning_perf.report.verdict import fix_text, rests_on_first, saving_range
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.show.blocks import Block, Line, Span
 from lightning_perf.units import format_share
@@ -29,16 +30,19 @@ MAX_MISTAKES = 2
 def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
     """Yield the short report of a fit, with the command that prints all of it if its folder was saved."""
     verdict, findings = report.verdict, report.findings
+    yield from bad_run_summary(report.precision)
     yield Line(verdict.where, label="Where", label_style="strong")
+    first = rests_on_first(verdict, findings)
+    if not first:
+        yield Line(verdict.why, label="Why  ", label_style="strong")
+        yield Line(verdict.next, "good", label="Next ", label_style="strong")
     yield from _findings(findings, start=1)
     if len(findings) > MAX_FINDINGS:
         yield Line(f"      and {count_of(len(findings) - MAX_FINDINGS, 'more finding')}", "quiet")
-    if not findings:
-        yield Line(verdict.why, label="Why  ", label_style="strong")
-    action = fix_text(findings[0]) if findings else verdict.next
-    yield Line(action, "good", label="Next ", label_style="strong")
+    if first:
+        yield Line(fix_text(findings[0]), "good", label="Next ", label_style="strong")
     if report.precision is not None:
-        yield from _precision(report.precision)
+        yield from _mistakes(report.precision)
     if report.fit_findings:
         if report.fit_time is not None:
             yield Line(fit_sentence(report.fit_time), label="Fit  ", label_style="strong")
@@ -70,10 +74,7 @@ def _findings(findings: tuple[Finding, ...], start: int) -> Iterator[Block]:
         yield Line((finding.title, "  [", rule_link(finding), "]", *details), label=f"{number:>4}.")
 
 
-def _precision(precision: RunPrecision) -> Iterator[Block]:
-    if precision.bad_run is not None:
-        yield Line(precision.bad_run.title, label="Error", label_style="bad")
-        yield Line(f"Fix: {precision.bad_run.action}", "good", label="     ")
+def _mistakes(precision: RunPrecision) -> Iterator[Block]:
     for mistake in precision.mistakes[:MAX_MISTAKES]:
         kind = "Error" if mistake.severity == "high" else "Note "
         yield Line(mistake_text(mistake), label=kind, label_style="warning")
