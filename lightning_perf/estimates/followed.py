@@ -400,7 +400,8 @@ def _share_of_work(rank: RankAnalysis, key: Callable[..., str | None], values: S
     """Return the share of a processor's convolutions and products with one of some values of a property."""
     if rank.host_compute is None:
         return None
-    kinds = ("convolution", "convolution backward", "matrix product", "batched product", "attention", "long attention")
+    products = ("convolution", "convolution backward", "matrix product", "batched product", "recurrent layer")
+    kinds = (*products, "attention", "long attention")
     times = [(key(row), row.time_ns) for row in rank.host_compute.work if row.kind in kinds and key(row) is not None]
     total = sum(time_ns for _, time_ns in times)
     return sum(time_ns for value, time_ns in times if value in values) / total if total else None

@@ -43,7 +43,7 @@ from lightning_perf.findings.ranks import SHARED_WAITS
 from lightning_perf.findings.steps import one_per_cause, without_collections
 from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
-from lightning_perf.units import format_count, format_duration, format_ratio, format_share
+from lightning_perf.units import format_count, format_duration, format_share
 
 TOPICS = (
     "compilation",
@@ -512,8 +512,4 @@ def _without_hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | 
 def _headline(place: Stretch | None) -> str:
     if place is None:
         return ""
-    return (
-        f"Recorded in an unusually {place.kind} stretch: the run's median step takes "
-        f"{format_duration(place.usual_ns)}, the recorded ones {format_duration(place.recorded_ns)} "
-        f"({format_ratio(place.ratio)})."
-    )
+    return f"Recorded in an unusually {place.kind} stretch of the run."

@@ -272,6 +272,7 @@ def build_report(
             held_back=checked.held_back,
             headline=checked.headline,
             fit_findings=fit_findings,
+            fit=fit_time,
         ),
         notes=(
             *(failure.sentence for failure in failures[:1]),

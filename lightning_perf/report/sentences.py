@@ -26,7 +26,7 @@ def trust_line(trust: Trust) -> str:
     if timed:
         sentences += _around(max(timed, key=lambda window: window.lasting.estimate if window.lasting else 0.0))
     if trust.cost_ns is not None:
-        share = f", {format_share(trust.cost_share)} of the run" if trust.cost_share is not None else ""
+        share = f", {format_share(trust.cost_share)} of the steps' time" if trust.cost_share is not None else ""
         sentences.append(f"The profiler cost {format_duration(trust.cost_ns)}{share}.")
     if trust.analysis_ns is not None:
         sentences.append(f"The analysis took {format_duration(trust.analysis_ns)}.")

@@ -20,13 +20,14 @@ from lightning_perf.report.sections.fit_time import COLORS
 from lightning_perf.report.sections.page import VIEWS, report_parts
 from lightning_perf.run_files.captures import CaptureRecord, CaptureTrigger
 from lightning_perf.run_files.fit.account import Group
+from lightning_perf.run_files.numerics.precision import BadRun
 from lightning_perf.run_files.steps import StepSample
 from lightning_perf.show.blocks import Bar, Figures, Plot
 from tests.analysis.kernels.test_torch_2_15 import recorded
 from tests.analysis.precision.test_forecast import sample
 from tests.analysis.precision.test_scales import shadow_step as shadow_sample
 from tests.findings import accounts, compilations
-from tests.page.samples import hand_made_report
+from tests.page.samples import hand_made_report, trained_precision
 from tests.page.test_tables import many_kernels
 from tests.report.test_captured import SLOW, record, trace
 from tests.report.test_memory_sections import recording
@@ -207,6 +208,20 @@ def test_the_verdict_does_not_repeat_the_first_finding(tmp_path: Path) -> None:
     top = report.findings[0]
     shown = part(report, "verdict") + part(report, "findings")
     assert (shown.count(top.title), shown.count(top.evidence[0]), shown.count("Fix: ")) == (1, 1, len(report.findings))
+
+
+def test_a_verdict_about_the_fit_leaves_no_finding_of_the_steps_out(tmp_path: Path) -> None:
+    report = hand_made_report(tmp_path)
+    report = replace(report, verdict=replace(report.verdict, why="Over the fit: Long validation.", next="Less."))
+    assert "Over the fit: Long validation." in part(report, "verdict")
+    assert all(finding.title in part(report, "findings") for finding in report.findings)
+
+
+def test_the_error_of_a_bad_run_comes_first(tmp_path: Path) -> None:
+    bad = BadRun(7, "bf16-mixed", "loss")
+    report = hand_made_report(tmp_path)
+    report = replace(report, precision=replace(trained_precision(), bad_run=bad))
+    assert part(report, "verdict").startswith(f"Error {bad.title}. Fix: {bad.action}")
 
 
 def tiles(document: Any) -> dict[str, str]:

@@ -23,6 +23,7 @@ from lightning_perf.analysis.steps.breakdown import (
     OWN_PREFIX,
     PHASES,
     RuntimeKind,
+    host_collectives,
     host_sets,
     marks_by_phase,
     phase_timeline,
@@ -128,7 +129,7 @@ class PhasePause(Struct, frozen=True):
 
 
 class Pauses(Struct, frozen=True):
-    """Stretches of at least 1 ms in which the host runs neither operators nor runtime calls.
+    """Stretches of at least 1 ms in which the host runs neither operators nor runtime calls nor collectives.
 
     Attributes:
         phases: The phases with pauses, by the time in the median step.
@@ -147,7 +148,8 @@ def pauses(trace: Trace) -> Pauses | None:
     if not len(averaged) or not len(trace.operators) or trace.problems.lacks_work:
         return None
     steps = trace.steps
-    busy = union(*(active for name, active in host_sets(trace).items() if name != "input"))
+    sets = (active for name, active in host_sets(trace).items() if name != "input")
+    busy = union(*sets, host_collectives(trace))
     quiet = subtract(averaged_time(trace), busy)
     long = quiet.end_ns - quiet.start_ns >= LONG_NS
     start, end = quiet.start_ns[long], quiet.end_ns[long]

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.intervals import (
+    Intervals,
     averaged_steps,
     cached_per_trace,
     in_averaged_steps,
@@ -18,6 +19,7 @@ from lightning_perf.analysis.intervals import (
     json_shapes,
     merge,
     subtract,
+    union,
 )
 from lightning_perf.analysis.kernels.arithmetic import device_properties
 from lightning_perf.analysis.model.modules import forward_operator, operator_costs
@@ -201,7 +203,7 @@ _ZERO_GRAD = "Optimizer.zero_grad#"
 
 
 class OptimizerSteps(Struct, frozen=True):
-    """The optimizer steps of the averaged steps, without the work of a closure that they run.
+    """The optimizer steps of the averaged steps, without the work of a closure that they run, and without clipping.
 
     Attributes:
         name: The optimizer's class; several joined by ``, ``.
@@ -237,7 +239,8 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
     # Under Lightning's automatic optimization `step` runs the closure, and with it the whole training step.
     stepping = intersect(merge(marks.start_ns[rows], marks.end_ns[rows]), host_phases(trace)["optimizer"])
     zeroing = trace.names_where(lambda name: name.startswith(_ZERO_GRAD))[marks.name]
-    inside = subtract(stepping, merge(marks.start_ns[zeroing], marks.end_ns[zeroing]))
+    others = union(merge(marks.start_ns[zeroing], marks.end_ns[zeroing]), _clipping(trace))
+    inside = subtract(stepping, others)
     called = inside.contains(operators.start_ns) & np.isin(operators.thread, threads)
     issued = inside.contains(runtime.start_ns) & np.isin(runtime.thread, threads)
     call = trace.links.device_runtime
@@ -253,6 +256,24 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
         host_ns=inside.length_ns,
         device_ns=int(trace.device.duration_ns[launched].sum()),
     )
+
+
+def _clipping(trace: Trace) -> Intervals:
+    """Return when gradients are clipped, by value, or by norm: from the norm to the product that follows it.
+
+    Lightning clips inside of the optimizer's step, for many parameters at once.
+    """
+    table = trace.operators
+
+    def calls(kind: str) -> BoolArray:
+        return trace.names_where(lambda name: name.startswith(f"aten::_foreach_{kind}"))[table.name]
+
+    clamps, norms, products = map(calls, ("clamp_", "norm", "mul_"))
+    starts, ends = table.start_ns[norms], np.sort(table.end_ns[products])
+    following = np.searchsorted(ends, starts)
+    known = following < len(ends)
+    by_norm = merge(starts[known], ends[following[known]])
+    return union(by_norm, merge(table.start_ns[clamps], table.end_ns[clamps]))
 
 
 def _implementation(operators: set[str]) -> Implementation | None:

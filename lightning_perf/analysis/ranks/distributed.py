@@ -15,9 +15,8 @@ from lightning_perf.analysis.ranks.communication import (
     bus_factor,
     collective_bytes,
     collective_kind,
-    is_host_collective,
 )
-from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.breakdown import Breakdown, is_host_collective
 from lightning_perf.machine.hardware import DeviceLink, find_link
 from lightning_perf.trace.columns import NO_ROW, DeviceEvents, Spans
 from lightning_perf.trace.description import Metadata

@@ -290,6 +290,18 @@ HOST_CATEGORIES = ("input", *_RUNTIME_CATEGORIES, "host_compute", "host_other")
 """The categories that the host fills, in order of priority. The last one is the time of none of the others."""
 
 
+def is_host_collective(name: str) -> bool:
+    """Return whether an annotation marks a collective that runs on the host. NCCL's annotations mark only its issue."""
+    return name.startswith(("gloo:", "mpi:", "ucc:"))
+
+
+def host_collectives(trace: Trace) -> Intervals:
+    """Return when collectives run on the host."""
+    marks = trace.annotations
+    rows = trace.names_where(is_host_collective)[marks.name]
+    return merge(marks.start_ns[rows], marks.end_ns[rows])
+
+
 @cached_per_trace
 def host_sets(trace: Trace) -> dict[str, Intervals]:
     """Return when each category of the host is active, in order of priority, without ``host_other``."""

@@ -61,7 +61,9 @@ class FitTime(Struct, frozen=True):
         rank: The process that measured it.
         end: Where the account ends: ``returned`` when ``Trainer.fit`` returned, ``report`` when the report was made,
             ``exception`` when the Trainer announced an error.
-        wall_ns: Time from the first moment that a callback can see inside ``Trainer.fit`` to the end of the account.
+        wall_ns: Time from the first moment that a callback can see inside ``Trainer.fit`` to the end of the account,
+            without the report.
+        report_ns: Time of the report until the end of the account. It comes after the training.
         before_ns: Time from the start of the process to the start of the account; None if it is unknown.
         first_step_ns: Time from the start of the account to the end of the first optimizer step; None without one.
         compile_ns: Time that ``torch.compile`` took in the first step; None if nothing was compiled.
@@ -92,6 +94,7 @@ class FitTime(Struct, frozen=True):
     facts: AccountFacts
     tokens_per_second: float | None = None
     collections: tuple[GcTotals, ...] = ()
+    report_ns: int = 0
 
     def group(self, name: Group) -> FitGroup:
         """Return a group; one of zero if it took no time."""
@@ -107,21 +110,22 @@ def _halves_ns(entry: AccountEntry) -> tuple[float | None, float | None]:
 
 def summarize_account(account: FitAccount) -> FitTime:
     """Summarize the account of a fit."""
-    wall_ns = account.wall_ns or 1
+    fit_ns = account.fit_ns or 1
     groups = []
     for name in get_args(Group):
         parts = [
-            FitPart(entry.name, entry.time_ns, entry.time_ns / wall_ns, entry.count, *_halves_ns(entry))
+            FitPart(entry.name, entry.time_ns, entry.time_ns / fit_ns, entry.count, *_halves_ns(entry))
             for entry in account.entries
-            if entry.group == name
+            if entry.group == name and entry != account.entry("own cost", "report")
         ]
-        time_ns = account.group_ns(name)
+        time_ns = sum(part.time_ns for part in parts)
         if time_ns:
             parts.sort(key=lambda part: (-part.time_ns, part.name))
-            groups.append(FitGroup(name, time_ns, time_ns / wall_ns, tuple(parts)))
+            groups.append(FitGroup(name, time_ns, time_ns / fit_ns, tuple(parts)))
     same: dict[str, Any] = {
         name: getattr(account, name) for name in FitTime.__struct_fields__ if hasattr(account, name)
     }
+    same["wall_ns"] = account.fit_ns
     return FitTime(first_step_ns=account.first_step_end_ns, groups=tuple(groups), **same)
 
 
@@ -254,7 +258,8 @@ class MemoryGrowth(Struct, frozen=True):
         grows: Whether the memory grows steadily, by enough to matter.
         counted_steps: Steps between the first and the last count of tensors; 0 without two counts.
         tensors: The tensors that were added between them, by kind, the most bytes first.
-        items: How many more items the list, dictionary or set had then that grew most.
+        items: How many more items one list, dictionary or set had then: the one with the most memory in them.
+        item_bytes: The memory of these items.
         batch_lengths: Different numbers of tokens that steps had; ``None`` if batches hold no token sequences.
         worker: The memory of a worker process of the loader; ``None`` without workers.
     """
@@ -268,6 +273,7 @@ class MemoryGrowth(Struct, frozen=True):
     counted_steps: int
     tensors: tuple[TensorGroup, ...]
     items: int = 0
+    item_bytes: int = 0
     batch_lengths: int | None = None
     worker: WorkerGrowth | None = None
 
@@ -293,6 +299,7 @@ def summarize_growth(record: GrowthRecord, tokens: Int64Array | None = None) -> 
         counted_steps=counted,
         tensors=tensors,
         items=record.censuses[-1].items if record.censuses else 0,
+        item_bytes=record.censuses[-1].item_bytes if record.censuses else 0,
         batch_lengths=len(np.unique(tokens)) if tokens is not None and len(tokens) and (tokens > 0).all() else None,
         worker=record.worker,
     )

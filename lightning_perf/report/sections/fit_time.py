@@ -99,10 +99,11 @@ def _facts(fit: FitTime) -> Iterator[Line]:
                 f"{count_of(each.count, 'full garbage collection')} in the steps, together "
                 f"{part_text(each.time_ns, fit.wall_ns)}. The longest takes {format_duration(each.longest_ns)}."
             )
-    if fit.before_ns is not None:
-        yield Line(
-            f"Before the fit, the process took {format_duration(fit.before_ns)} for imports, data and the Trainer."
-        )
+    around = [
+        (fit.before_ns, "Before the fit, the process took {} for imports, data and the Trainer."),
+        (fit.report_ns, "After the training, this report took {}."),
+    ]
+    yield from (Line(text.format(format_duration(time_ns))) for time_ns, text in around if time_ns)
     if fit.end in ENDS:
         yield Line(ENDS[fit.end], "quiet")
 

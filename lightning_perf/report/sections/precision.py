@@ -63,6 +63,13 @@ def fp32_section(precision: RunPrecision | None, shadow: ShadowDrift | None, top
         yield from blocks
 
 
+def bad_run_summary(precision: RunPrecision | None) -> Iterator[Line]:
+    """Yield the error of a run with a bad loss and its fix in a line: no saving of time matters as much."""
+    if precision is not None and precision.bad_run is not None:
+        found = precision.bad_run
+        yield Line((f"{found.title}. ", Span(f"Fix: {found.action}", "good")), label="Error", label_style="bad")
+
+
 def bad_run_blocks(found: BadRun) -> Iterator[Block]:
     """Yield the diagnosis of a run that went wrong: the symptom, facts from replays of the batch, and the cure."""
     yield Line(found.title, "bad")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.trust import Trust
@@ -22,6 +24,7 @@ from lightning_perf.report.sections.fit_time import (
     step_times_section,
 )
 from lightning_perf.report.sections.precision import (
+    bad_run_summary,
     forecast_section,
     fp8_section,
     fp32_section,
@@ -33,7 +36,7 @@ from lightning_perf.report.sections.rank import categories_table, rank_sections
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_section
 from lightning_perf.report.sections.work import out_of_memory_blocks
 from lightning_perf.report.sentences import trust_line
-from lightning_perf.report.verdict import fix_text, saving_range, saving_text
+from lightning_perf.report.verdict import fix_text, rests_on_first, saving_range, saving_text
 from lightning_perf.run_files.numerics.precision import RunPrecision
 from lightning_perf.run_files.probe import Probe, ProbedCall, ProbedChange
 from lightning_perf.show.blocks import (
@@ -69,6 +72,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
     """Yield the blocks of a report, its tables cut to their first rows."""
     verdict = report.verdict
     lead = None if report.lead is None else report.ranks[report.lead]
+    yield from bad_run_summary(report.precision)
     yield Line(verdict.where, label="Where", label_style="strong")
     yield Line(verdict.why, label="Why  ", label_style="strong")
     yield Line(verdict.next, "good", label="Next ", label_style="strong")
@@ -109,11 +113,11 @@ def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterato
             yield Heading("Probe")
             yield from probe_blocks(rank.probe, top)
     if report.fit_time is not None:
-        yield from fit_time_section(report.fit_time, top)
+        yield from of_rank(report, report.fit_time.rank, fit_time_section(report.fit_time, top))
     if report.compilation is not None:
         yield from compilation_section(report.compilation, top)
     if report.step_times is not None:
-        yield from step_times_section(report.step_times)
+        yield from of_rank(report, report.step_times.rank, step_times_section(report.step_times))
     if report.captures:
         yield from _captures(report.captures)
     if report.precision is not None:
@@ -126,6 +130,14 @@ def _figures(report: PerfReport, lead: RankAnalysis | None, top: int) -> Iterato
         yield from forecast_section(report.forecast, top)
     if report.sources:
         yield from _sources(report.sources)
+
+
+def of_rank(report: PerfReport, rank: int | None, blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield a section, with the rank in its heading if the run has several."""
+    several = any((each.metadata.world_size or 1) > 1 for each in report.ranks)
+    for block in blocks:
+        named = several and rank is not None and isinstance(block, Heading)
+        yield replace(block, aside=f"rank {rank}") if named else block
 
 
 def _diagnosed(report: PerfReport) -> bool:
@@ -292,16 +304,19 @@ MAX_MISTAKES = 2
 def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
     """Yield the short report of a fit, with the command that prints all of it if its folder was saved."""
     verdict, findings = report.verdict, report.findings
+    yield from bad_run_summary(report.precision)
     yield Line(verdict.where, label="Where", label_style="strong")
+    first = rests_on_first(verdict, findings)
+    if not first:
+        yield Line(verdict.why, label="Why  ", label_style="strong")
+        yield Line(verdict.next, "good", label="Next ", label_style="strong")
     yield from _findings(findings, start=1)
     if len(findings) > MAX_FINDINGS:
         yield Line(f"      and {count_of(len(findings) - MAX_FINDINGS, 'more finding')}", "quiet")
-    if not findings:
-        yield Line(verdict.why, label="Why  ", label_style="strong")
-    action = fix_text(findings[0]) if findings else verdict.next
-    yield Line(action, "good", label="Next ", label_style="strong")
+    if first:
+        yield Line(fix_text(findings[0]), "good", label="Next ", label_style="strong")
     if report.precision is not None:
-        yield from _precision(report.precision)
+        yield from _mistakes(report.precision)
     if report.fit_findings:
         if report.fit_time is not None:
             yield Line(fit_sentence(report.fit_time), label="Fit  ", label_style="strong")
@@ -333,10 +348,7 @@ def _findings(findings: tuple[Finding, ...], start: int) -> Iterator[Block]:
         yield Line((finding.title, "  [", rule_link(finding), "]", *details), label=f"{number:>4}.")
 
 
-def _precision(precision: RunPrecision) -> Iterator[Block]:
-    if precision.bad_run is not None:
-        yield Line(precision.bad_run.title, label="Error", label_style="bad")
-        yield Line(f"Fix: {precision.bad_run.action}", "good", label="     ")
+def _mistakes(precision: RunPrecision) -> Iterator[Block]:
     for mistake in precision.mistakes[:MAX_MISTAKES]:
         kind = "Error" if mistake.severity == "high" else "Note "
         yield Line(mistake_text(mistake), label=kind, label_style="warning")
