@@ -82,7 +82,7 @@ def on_disk(value: _Value) -> _Value:
     """Return a value with each large array in it, alone or in a table, tuple or dictionary, replaced by one on disk."""
     found: Any = value
     if isinstance(value, np.ndarray):
-        if not is_large(value.nbytes) or value.ndim != 1 or not value.strides[0]:
+        if not is_large(value.nbytes) or value.ndim != 1 or not value.flags.writeable:  # it is on disk, or one number
             return value
         file = ColumnFile()
         found = file.numbers(value.dtype) if file.append(np.ascontiguousarray(value).view(np.uint8).data) else value
