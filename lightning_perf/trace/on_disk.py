@@ -1,4 +1,4 @@
-"""Large columns are in files that are mapped into memory: the system drops what is not in use, and reads it again."""
+"""Large columns are in files that are mapped into memory, so that the system can drop the parts that are not in use."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ColumnFile:
         return not self.full
 
     def numbers(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return what was written. The array keeps the file."""
+        """Return all numbers. The array keeps the file."""
         if self._file is None or not self.size:
             return np.empty(0, dtype)
         return np.frombuffer(map_file(self._file, self.size), dtype)
