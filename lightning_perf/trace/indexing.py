@@ -145,11 +145,12 @@ def innermost_marked(parents: Int32Array, rows: NDArray[np.integer[Any]], marked
 
 def self_ns(spans: Spans, parents: Int32Array) -> Int64Array:
     """Return the time of each interval outside those directly inside it."""
-    own = spans.duration_ns.copy()
-    nested = parents >= 0
-    np.subtract.at(own, parents[nested], spans.duration_ns[nested])
+    own = spans.duration_ns
+    for block in blocks(len(own)):
+        nested = parents[block] >= 0
+        np.subtract.at(own, parents[block][nested], (spans.end_ns[block] - spans.start_ns[block])[nested])
     # Siblings that overlap (a thread id used twice) would make it negative.
-    return np.maximum(own, 0)
+    return np.maximum(own, 0, out=own)
 
 
 def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | None:

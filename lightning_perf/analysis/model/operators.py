@@ -16,7 +16,7 @@ from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_avera
 from lightning_perf.analysis.kernels.tensor_core_eligibility import most_reasons, on_tensor_cores
 from lightning_perf.analysis.model.call_tree import call_paths
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
-from lightning_perf.trace.indexing import distinct, enclosing_rows, parent_rows, self_ns
+from lightning_perf.trace.indexing import blocks, distinct, enclosing_rows, parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
 _Groups: TypeAlias = NDArray[np.signedinteger[Any]]
@@ -182,14 +182,15 @@ def _groups(trace: Trace, by_shape: bool) -> tuple[_Groups, Int64Array, Int64Arr
 def _outermost(group: _Groups, parents: Int32Array) -> BoolArray:
     """Return rows without a row of their own group around them."""
     outermost = np.ones(len(group), dtype=np.bool_)
-    rows = np.flatnonzero(parents >= 0)
-    above = parents[rows]
-    while len(rows):  # as many rounds as operators are nested
-        same = group[above] == group[rows]
-        outermost[rows[same]] = False
-        above = parents[above]
-        still = ~same & (above >= 0)
-        rows, above = rows[still], above[still]
+    for block in blocks(len(group)):
+        rows = block.start + np.flatnonzero(parents[block] >= 0)
+        above = parents[rows]
+        while len(rows):  # as many rounds as operators are nested
+            same = group[above] == group[rows]
+            outermost[rows[same]] = False
+            above = parents[above]
+            still = ~same & (above >= 0)
+            rows, above = rows[still], above[still]
     return outermost
 
 
