@@ -54,6 +54,11 @@ METHOD_VERSION = 6
 PROCESSES = (2, 4, 8, 16)
 """Numbers of worker processes that the forecast is for."""
 
+COMPUTED = (
+    "Computed from the processor times of `read_trace_cores`, and not measured: one process cuts the text, joins the rows "
+    "and sorts them. Its time and that of the workers overlap wholly (least) or not at all (most)."
+)
+
 SAMPLE_S = 0.02
 """Time between two looks at the memory of a measured process."""
 
@@ -312,9 +317,7 @@ def more_processes(rows: list[dict[str, Any]]) -> list[str]:
         return []
     return [
         "",
-        "Computed from the processor times of `read_trace_cores` and not measured: one process cuts the "
-         "text, joins the rows and sorts them. Its time and that of the workers overlap wholly (least) or not at all "
-         "(most).",
+        COMPUTED,
         "",
         "| source | MB | workers | least wall s | most wall s |",
         "|---|--:|--:|--:|--:|",

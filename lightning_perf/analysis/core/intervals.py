@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.indexing import BLOCK_ROWS
-from lightning_perf.trace.on_disk import on_disk
+from lightning_perf.trace.on_disk import on_disk, release_columns
 
 
 class Intervals(Struct, frozen=True, eq=False, dict=True):
@@ -161,6 +161,7 @@ def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64A
             time_ns[rows] += now - covered
             covered = now
         times[-1][rows] += until - start - covered
+        release_columns()
     return times
 
 
