@@ -55,7 +55,7 @@ PROCESSES = (2, 4, 8, 16)
 """Numbers of worker processes that the forecast is for."""
 
 COMPUTED = (
-    "Computed from the processor times of `read_trace_cores`, and not measured: one process cuts the text, joins the rows "
+    "Computed (not measured) from the processor times of `read_trace_cores`: one process cuts the text, joins the rows "
     "and sorts them. Its time and that of the workers overlap wholly (least) or not at all (most)."
 )
 

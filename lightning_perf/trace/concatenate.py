@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import Thread
+from lightning_perf.trace.columns import CODED_COLUMNS, Thread
 from lightning_perf.trace.description import Metadata, Problems, Tokens
 from lightning_perf.trace.indexing import time_order
 from lightning_perf.trace.on_disk import on_disk
@@ -25,18 +25,6 @@ _SAMPLES = ("memory", "counters")
 _DEVICE_FACTS = ("collectives", "regions")
 
 _MISSING_AT_ZERO = ("base_time_ns", "is_hip")
-
-CODED_COLUMNS = {
-    "name": "names",
-    "thread": "threads",
-    "input_types": "type_lists",
-    "input_shapes": "shape_lists",
-    "input_strides": "stride_lists",
-    "input_values": "value_lists",
-    "dtype": "names",
-    "group": "names",
-}
-"""Columns of codes, and the attribute of `Trace` that lists the meaning of each code."""
 
 
 def concatenate(traces: Sequence[Trace]) -> Trace:
