@@ -82,17 +82,20 @@ def on_disk(value: _Value) -> _Value:
     """Return a value with each large array in it, alone or in a table, tuple or dictionary, replaced by one on disk."""
     found: Any = value
     if isinstance(value, np.ndarray):
-        if not is_large(value.nbytes) or value.ndim != 1 or not value.flags.writeable:  # it is on disk, or one number
-            return value
+        large = (
+            is_large(value.nbytes) and value.ndim == 1 and value.flags.writeable
+        )  # others are on disk, or one number
         file = ColumnFile()
-        found = file.numbers(value.dtype) if file.append(np.ascontiguousarray(value).view(np.uint8).data) else value
+        if large and file.append(np.ascontiguousarray(value).view(np.uint8).data):
+            found = file.numbers(value.dtype)
     elif isinstance(value, Struct):
         found = replace(value, **{name: on_disk(getattr(value, name)) for name in value.__struct_fields__})
     elif isinstance(value, tuple):
         found = tuple(map(on_disk, value))
     elif isinstance(value, dict):
         found = {key: on_disk(each) for key, each in value.items()}
-    return found
+    same_type: _Value = found
+    return same_type
 
 
 def _nameless_file() -> BinaryIO:
