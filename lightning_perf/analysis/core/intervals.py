@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -142,13 +143,16 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     return intersect(a, gaps)
 
 
-def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array) -> list[Int64Array]:
+def exclusive_ns(
+    sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array, dtype: type[np.signedinteger[Any]] = np.int64
+) -> list[NDArray[Any]]:
     """Return the length that each set adds inside windows to the sets before it, and at the end the uncovered rest.
 
     Windows are in time order and do not overlap. A block of time is measured after another, which bounds the memory.
+    The type has to hold the length of each window.
     """
     sets = tuple(sets)
-    times = [np.zeros_like(start_ns) for _ in range(len(sets) + 1)]
+    times: list[NDArray[Any]] = [np.zeros(len(start_ns), dtype) for _ in range(len(sets) + 1)]
     for begin, end in _blocks_of_time(sets, start_ns, end_ns):
         rows = slice(np.searchsorted(end_ns, begin, side="right"), np.searchsorted(start_ns, end, side="left"))
         start, until = np.clip(start_ns[rows], begin, end), np.clip(end_ns[rows], begin, end)
