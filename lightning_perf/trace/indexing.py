@@ -19,10 +19,9 @@ BLOCK_ROWS = 1 << 18
 """Rows that are worked on at once, where the memory is to depend on them and not on the table."""
 
 
-def blocks(rows: int, least: int = 1) -> Iterator[slice]:
-    """Cut a number of rows into blocks of `BLOCK_ROWS`, or of the least size that is worth the work on a block."""
-    size = max(BLOCK_ROWS, least)
-    return (slice(begin, begin + size) for begin in range(0, rows, size))
+def blocks(rows: int) -> Iterator[slice]:
+    """Cut a number of rows into blocks of `BLOCK_ROWS`."""
+    return (slice(begin, begin + BLOCK_ROWS) for begin in range(0, rows, BLOCK_ROWS))
 
 
 def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
