@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
-from lightning_perf.trace.indexing import BLOCK_ROWS, blocks, distinct_rows
-from lightning_perf.trace.on_disk import on_disk
+from lightning_perf.trace.indexing import BLOCK_ROWS, distinct_rows
+from lightning_perf.trace.on_disk import on_disk, release_columns
 from lightning_perf.trace.trace import Trace
 
 
@@ -37,7 +37,7 @@ def find_row(rows: Iterable[_Row], kind: str, name: str) -> _Row:
 
 
 def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int64Array:
-    """Sum the values of each code, exactly below 2**53, which is 104 days in nanoseconds.
+    """Sum the values of each code.
 
     Example:
         >>> import numpy as np
@@ -45,8 +45,7 @@ def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int6
         [1, 0, 12, 0]
     """
     total = np.zeros(size, dtype=np.int64)
-    for block in blocks(len(code), least=size):
-        total += np.bincount(code[block], weights=value[block], minlength=size).astype(np.int64)
+    np.add.at(total, code, value)
     return total
 
 
@@ -257,13 +256,16 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     return intersect(a, gaps)
 
 
-def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array) -> list[Int64Array]:
+def exclusive_ns(
+    sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array, dtype: type[np.signedinteger[Any]] = np.int64
+) -> list[NDArray[Any]]:
     """Return the length that each set adds inside windows to the sets before it, and at the end the uncovered rest.
 
     Windows are in time order and do not overlap. A block of time is measured after another, which bounds the memory.
+    The type has to hold the length of each window.
     """
     sets = tuple(sets)
-    times = [np.zeros_like(start_ns) for _ in range(len(sets) + 1)]
+    times: list[NDArray[Any]] = [np.zeros(len(start_ns), dtype) for _ in range(len(sets) + 1)]
     for begin, end in _blocks_of_time(sets, start_ns, end_ns):
         rows = slice(np.searchsorted(end_ns, begin, side="right"), np.searchsorted(start_ns, end, side="left"))
         start, until = np.clip(start_ns[rows], begin, end), np.clip(end_ns[rows], begin, end)
@@ -276,6 +278,7 @@ def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64A
             time_ns[rows] += now - covered
             covered = now
         times[-1][rows] += until - start - covered
+        release_columns()
     return times
 
 

@@ -15,8 +15,8 @@ LARGE_BYTES = 4 << 20
 """Files of this size and more are worth worker processes, which take a few tenths of a second to start."""
 
 WORKER_BYTES = 100 << 20
-TEXT_SHARE = 0.4
-GZIP_SHARE = 6.0
+TEXT_SHARE = 0.25
+GZIP_SHARE = 4.0
 """Memory of a worker process: that of a small trace, and more for each byte of a plain or of a compressed file."""
 
 FREE_SHARE = 0.75

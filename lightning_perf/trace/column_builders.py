@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from lightning_perf.trace.columns import Int64Array, Thread, pack_triple
 from lightning_perf.trace.events import FAULTS
 from lightning_perf.trace.on_disk import ColumnFile, is_large
+
+_Text = TypeVar("_Text", str, bytes)
 
 UNREADABLE_NS = int(np.iinfo(np.int64).min)
 """Marks a time that is missing or beyond 2**61 ns (73 years on either side of the clock's origin)."""
@@ -208,20 +210,23 @@ def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) else default
 
 
-class Names(dict[str, int]):
-    """Names in the order they were first seen: ``names[text]`` is its code."""
+class Codes(dict[_Text, int]):
+    """Texts in the order they were first seen: ``codes[text]`` is the code of one."""
 
-    def __missing__(self, name: str) -> int:
-        self[name] = code = len(self)
+    def __missing__(self, text: _Text) -> int:
+        self[text] = code = len(self)
         return code
 
-    def strings(self) -> tuple[str, ...]:
-        """Return the names by code."""
+    def strings(self) -> tuple[_Text, ...]:
+        """Return the texts by code."""
         return tuple(self)
 
-    def codes(self, names: Sequence[str]) -> list[int]:
-        """Return the codes of names that another process found, in its order."""
-        return [self[name] for name in names]
+    def codes(self, texts: Sequence[_Text]) -> list[int]:
+        """Return the codes of texts that another process found, in its order."""
+        return [self[text] for text in texts]
+
+
+Names: TypeAlias = Codes[str]
 
 
 class JsonTexts(dict[bytes, int]):
@@ -256,23 +261,11 @@ class JsonTexts(dict[bytes, int]):
         return [self._code(text) for text in texts]
 
 
-class RawTexts(dict[bytes, int]):
+class RawTexts(Codes[bytes]):
     """Arguments by their raw text. Code 0 is a missing one."""
 
     def __init__(self) -> None:
         super().__init__({b"": 0})
-
-    def __missing__(self, raw: bytes) -> int:
-        self[raw] = code = len(self)
-        return code
-
-    def strings(self) -> tuple[bytes, ...]:
-        """Return the raw texts by code."""
-        return tuple(self)
-
-    def codes(self, raw_texts: Sequence[bytes]) -> list[int]:
-        """Return the codes of raw texts that another process found, in its order."""
-        return [self[raw] for raw in raw_texts]
 
     def texts(self) -> list[str]:
         """Return the texts by code."""

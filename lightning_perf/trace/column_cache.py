@@ -139,6 +139,7 @@ def store(entry: Entry, trace: Trace) -> None:
         with atomic_file(entry.path, mode=0o600, durable=False) as file:  # the digest shows an incomplete entry
             for part in parts:
                 file.write(part)
+                release_columns()
         bound_folder(folder, MOST_BYTES)
     except _FAULTS:
         return  # the next reader decodes the file, too
@@ -170,6 +171,7 @@ def _encoded(trace: Trace) -> list[memoryview]:
         stored = np.ascontiguousarray(value if value.strides[0] else value[:1])
         data = stored.view(np.uint8).data
         described = _Column(value.dtype.str, size, len(stored), len(value), crc32(data))
+        release_columns()
         columns.extend((data, memoryview(bytes(-len(data) % _ALIGNED_BYTES))))
         size += len(data) + len(columns[-1])
         return described

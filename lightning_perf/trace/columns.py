@@ -34,6 +34,18 @@ BoolArray = NDArray[np.bool_]
 NO_ROW = -1
 """In a column of row numbers: no such row (numpy integers have no null)."""
 
+CODED_COLUMNS = {
+    "name": "names",
+    "thread": "threads",
+    "input_types": "type_lists",
+    "input_shapes": "shape_lists",
+    "input_strides": "stride_lists",
+    "input_values": "value_lists",
+    "dtype": "names",
+    "group": "names",
+}
+"""Columns of codes, and the attribute of `Trace` that lists the meaning of each code."""
+
 
 class _Timed(Struct, frozen=True, eq=False):
     """A table of events that have a start and an end."""

@@ -19,10 +19,9 @@ BLOCK_ROWS = 1 << 18
 """Rows that are worked on at once, where the memory is to depend on them and not on the table."""
 
 
-def blocks(rows: int, least: int = 1) -> Iterator[slice]:
-    """Cut a number of rows into blocks of `BLOCK_ROWS`, or of the least size that is worth the work on a block."""
-    size = max(BLOCK_ROWS, least)
-    return (slice(begin, begin + size) for begin in range(0, rows, size))
+def blocks(rows: int) -> Iterator[slice]:
+    """Cut a number of rows into blocks of `BLOCK_ROWS`."""
+    return (slice(begin, begin + BLOCK_ROWS) for begin in range(0, rows, BLOCK_ROWS))
 
 
 def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
@@ -145,11 +144,12 @@ def innermost_marked(parents: Int32Array, rows: NDArray[np.integer[Any]], marked
 
 def self_ns(spans: Spans, parents: Int32Array) -> Int64Array:
     """Return the time of each interval outside those directly inside it."""
-    own = spans.duration_ns.copy()
-    nested = parents >= 0
-    np.subtract.at(own, parents[nested], spans.duration_ns[nested])
+    own = spans.duration_ns
+    for block in blocks(len(own)):
+        nested = parents[block] >= 0
+        np.subtract.at(own, parents[block][nested], (spans.end_ns[block] - spans.start_ns[block])[nested])
     # Siblings that overlap (a thread id used twice) would make it negative.
-    return np.maximum(own, 0)
+    return np.maximum(own, 0, out=own)
 
 
 def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | None:

@@ -1,4 +1,4 @@
-"""Large columns are in files that are mapped into memory: the system drops what is not in use, and reads it again."""
+"""Large columns are in files that are mapped into memory, so that the system can drop the parts that are not in use."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ColumnFile:
         return not self.full
 
     def numbers(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return what was written. The array keeps the file."""
+        """Return all numbers. The array keeps the file."""
         if self._file is None or not self.size:
             return np.empty(0, dtype)
         return np.frombuffer(map_file(self._file, self.size), dtype)
@@ -82,17 +82,20 @@ def on_disk(value: _Value) -> _Value:
     """Return a value with each large array in it, alone or in a table, tuple or dictionary, replaced by one on disk."""
     found: Any = value
     if isinstance(value, np.ndarray):
-        if not is_large(value.nbytes) or value.ndim != 1 or not value.strides[0]:
-            return value
+        large = (
+            is_large(value.nbytes) and value.ndim == 1 and value.flags.writeable
+        )  # others are on disk, or one number
         file = ColumnFile()
-        found = file.numbers(value.dtype) if file.append(np.ascontiguousarray(value).view(np.uint8).data) else value
+        if large and file.append(np.ascontiguousarray(value).view(np.uint8).data):
+            found = file.numbers(value.dtype)
     elif isinstance(value, Struct):
         found = replace(value, **{name: on_disk(getattr(value, name)) for name in value.__struct_fields__})
     elif isinstance(value, tuple):
         found = tuple(map(on_disk, value))
     elif isinstance(value, dict):
         found = {key: on_disk(each) for key, each in value.items()}
-    return found
+    same_type: _Value = found
+    return same_type
 
 
 def _nameless_file() -> BinaryIO:

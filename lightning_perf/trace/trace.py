@@ -29,7 +29,7 @@ from lightning_perf.trace.columns import (
 )
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.indexing import at_rows, enclosing_rows, parent_rows, used_codes
-from lightning_perf.trace.on_disk import on_disk
+from lightning_perf.trace.on_disk import on_disk, release_columns
 from lightning_perf.trace.tensors import WindowTensors
 
 CUT_MARK = "perf::step_cut"
@@ -175,15 +175,16 @@ def _find_links(trace: Trace) -> Links:
     ``External id`` is not used. On many recordings it matches no kernel at all, and where it matches, containment finds
     the same operator.
     """
-    device_runtime = _device_runtime(trace)
+    device_runtime = on_disk(_device_runtime(trace))
     parents = on_disk(parent_rows(trace.operators))
-    return on_disk(
-        Links(
-            device_runtime=device_runtime,
-            runtime_operator=enclosing_rows(trace.runtime, trace.operators, parents),
-            operator_parent=parents,
-            is_launch=_is_launch(trace, device_runtime),
-        )
+    release_columns()
+    runtime_operator = on_disk(enclosing_rows(trace.runtime, trace.operators, parents))
+    release_columns()
+    return Links(
+        device_runtime=device_runtime,
+        runtime_operator=runtime_operator,
+        operator_parent=parents,
+        is_launch=_is_launch(trace, device_runtime),
     )
 
 

@@ -18,6 +18,7 @@ from lightning_perf.analysis.model.modules import call_paths, operator_costs
 from lightning_perf.analysis.steps.breakdown import host_phases, is_backward_node
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
 from lightning_perf.trace.indexing import (
+    blocks,
     distinct,
     distinct_rows,
     enclosing_rows,
@@ -190,14 +191,15 @@ def _groups(trace: Trace, by_shape: bool) -> tuple[_Groups, Int64Array, Int64Arr
 def _outermost(group: _Groups, parents: Int32Array) -> BoolArray:
     """Return rows without a row of their own group around them."""
     outermost = np.ones(len(group), dtype=np.bool_)
-    rows = np.flatnonzero(parents >= 0)
-    above = parents[rows]
-    while len(rows):  # as many rounds as operators are nested
-        same = group[above] == group[rows]
-        outermost[rows[same]] = False
-        above = parents[above]
-        still = ~same & (above >= 0)
-        rows, above = rows[still], above[still]
+    for block in blocks(len(group)):
+        rows = block.start + np.flatnonzero(parents[block] >= 0)
+        above = parents[rows]
+        while len(rows):  # as many rounds as operators are nested
+            same = group[above] == group[rows]
+            outermost[rows[same]] = False
+            above = parents[above]
+            still = ~same & (above >= 0)
+            rows, above = rows[still], above[still]
     return outermost
 
 

@@ -65,9 +65,8 @@ def find_gaps(trace: Trace) -> Gaps:
     idle = subtract(steps, device_busy(trace))
     sets = (queued_work(trace), *host_sets(trace).values())
     long = (idle.end_ns - idle.start_ns).max(initial=0) > np.iinfo(np.int32).max
-    parts = exclusive_ns(sets, idle.start_ns, idle.end_ns)
-    lengths = (part if long else part.astype(np.int32) for part in parts)
-    return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
+    parts = exclusive_ns(sets, idle.start_ns, idle.end_ns, np.int64 if long else np.int32)
+    return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, parts, strict=True)))
 
 
 REMEDIES = {
