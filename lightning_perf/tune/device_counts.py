@@ -21,8 +21,8 @@ from lightning_perf.tune.resume import code_of, command_of, installed_versions
 from lightning_perf.tune.scaling import SCHEMA_VERSION, Run, ScalingResult, account_for, compare_counts, name_devices
 from lightning_perf.tune.settings import RESERVE_FACTOR, Budget, TuneSettings
 from lightning_perf.units import format_duration
+from lightning_perf.workers.limits import usable_cpus
 from lightning_perf.workers.process import wait_for_messages
-from lightning_perf.workers.processors import usable_cpus
 from lightning_perf.workers.script import Script
 
 LEAST_BLOCKS, USUAL_BLOCKS = 3, 6
