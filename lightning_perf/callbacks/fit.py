@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,15 +50,18 @@ class Fit:
         trainer_log: TrainerLog | None = None,
         accounts: Sequence[FitAccountant] = (),
     ) -> None:
+        self.began_s = time.perf_counter()
+        self.loop = loop
         self.folder = folder
         self.errors = errors
+        self.trainer_log = trainer_log or TrainerLog(None, errors)
         self._observers = observers
         context = FitContext(loop, folder, errors, FitState() if state is None else state)
         self._state = state = context.state
         schedule, shortened = fit_schedule(recording.schedule, recording.open_fields, loop.expected_steps)
         refusal = _refusal(loop, folder, recording.ranks)
         self._notes = [each for each in (refusal or shortened,) if each is not None]
-        self._log = StepLog(context, trainer_log or TrainerLog(None, errors))
+        self._log = StepLog(context, self.trainer_log)
         self._profilers: list[WindowProfiler] = []
         recorders: list[FitObserver] = []
         hook_times: HookTimes | None = None
@@ -117,7 +121,6 @@ class Fit:
         ]
         counts_all = loop.profiler is not None and loop.automatic
         self.tracker = StepTracker(state, loop, observers, self._followers, counts_all=counts_all)
-        self._loop = loop
         observers.add(*self._followers, self.tracker)
 
     def add_step(self, step_ns: int) -> None:
@@ -149,7 +152,7 @@ class Fit:
         return [*self._notes, *(note for each in self._followers for note in each.notes()), *self.errors.messages]
 
     def _progress(self) -> tuple[int, ...]:
-        return self._state.whole_steps, self.tracker.batches, self._loop.validation_batches()
+        return self._state.whole_steps, self.tracker.batches, self.loop.validation_batches()
 
 
 class _Taps(FitObserver):

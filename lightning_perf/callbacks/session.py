@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +23,6 @@ from lightning_perf.callbacks.report import (
     ReportLength,
     complete_report,
     print_line,
-    probe_seconds,
     report_fit,
 )
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
@@ -88,7 +86,6 @@ class FitSession:
         precision: PrecisionCallback,
         accounts: Sequence[FitAccountant],
     ) -> None:
-        self._began_s = time.perf_counter()
         self._options = options
         self._precision = precision
         self._accounts = accounts
@@ -205,18 +202,14 @@ class FitSession:
         fit, self.fit = self.fit, None
         if fit is None or not self._leads:
             return
-        probe, world_size = self._options.probe, int(trainer.world_size)
         report = report_fit(
             fit,
             self._rank_files,
             trainer,
             error=exception,
-            world_size=world_size,
             show=self._options.report,
-            trainer_log=self._log,
             precision=self._precision.result,
-            probe_s=probe_seconds(probe, time.perf_counter() - self._began_s, world_size),
-            probe_requested=probe is not None,
+            probe=self._options.probe,
             to_loggers=self._options.log_report,
         )
         if report is not None and self.folder is not None:

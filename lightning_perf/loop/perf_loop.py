@@ -180,7 +180,7 @@ class PerfLoop:
         self._rank_files.ends()
         fit, self._fit = self._fit, None
         if fit is not None and loop.rank == 0:
-            report_fit(fit, self._rank_files, None, error=error, world_size=loop.world_size, show=self._report)
+            report_fit(fit, self._rank_files, None, error=error, show=self._report)
 
     def steps(self, loader: Iterable[Batch], *, accumulate: int | None = None) -> Generator[Batch, None, None]:
         """Iterate over a loader, and measure the steps of the loop.

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -192,6 +192,11 @@ class WindowProfiler(FitObserver):
         self.foreign_profiler = False
         """Whether a profiler that is not ours kept a step from being recorded."""
 
+    @property
+    def idle(self) -> Collection[str]:
+        """The hooks of batches and phases, except in a window."""
+        return ("add_batch", "on_phase_start", "on_phase_end") if self._profile is None else ()
+
     def on_step_start(self) -> None:
         """Warm up, or start to record, and mark the step. Nothing happens in steps that no window follows soon."""
         step = self._state.step
@@ -219,9 +224,7 @@ class WindowProfiler(FitObserver):
             mark.__enter__()  # type: ignore[no-untyped-call]
 
     def add_batch(self, batch: Any) -> None:
-        """Count a batch while the profiler runs."""
-        if self._profile is not None:
-            self._notes.add_batch(batch)
+        self._notes.add_batch(batch)
 
     def on_step_end(self) -> None:
         """Close the step's mark, and the window after its last step."""
@@ -308,6 +311,7 @@ class WindowProfiler(FitObserver):
             self._profile = self._prepared()
             self._state.profiling = True
             self._notes.on_warm_up()
+            self.idle_changes()
         finally:
             if self._profile is None:
                 self._recorder.release()
@@ -362,6 +366,7 @@ class WindowProfiler(FitObserver):
         finally:
             self._notes.after_window()
             self._recorder.release()
+            self.idle_changes()
         recorded = self._whole_steps if self._trace_bytes else 0
         first, last = self._state.number_of(self._begun_at), self._state.number
         window = RecordedWindow(

@@ -107,7 +107,6 @@ class AccountFacts(Struct, frozen=True):
         loggers: Class names of the loggers.
         device: Type of the device: ``cpu``, ``cuda``, ….
         cudnn_benchmark: Whether cuDNN searched for the fastest algorithm of each convolution.
-        lightning_callbacks: Callback classes that belong to Lightning.
     """
 
     check_val_every_n_epoch: int | None = None
@@ -116,7 +115,6 @@ class AccountFacts(Struct, frozen=True):
     loggers: tuple[str, ...] = ()
     device: str = ""
     cudnn_benchmark: bool = False
-    lightning_callbacks: tuple[str, ...] = ()
 
 
 class FitAccount(Struct, frozen=True):

@@ -78,13 +78,3 @@ def test_rows_are_due_at_the_cadence() -> None:
     assert rows.settled == [3, 7]
     assert rows.samples == [sample(step) for step in range(6)], "profiled steps are saved and not logged"
     assert len(log.unsaved()) == 7
-
-
-def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
-    rows: Any = Rows()
-    state = FitState()
-    log = log_to(tmp_path / "gone", state, rows=rows, every=2)
-    with pytest.warns(RuntimeWarning, match="step times are no longer saved") as caught:
-        run(log, state, range(120))
-    assert len(caught) == 1
-    assert rows.settled == list(range(1, 120, 2))
