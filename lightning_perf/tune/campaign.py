@@ -226,7 +226,7 @@ class _Campaign:
             with trial_errors(), start_worker(order) as worker:
                 scouted = worker.receive(Scouted, timeout_s=self._budget.left_s())
         except OutOfTimeError as error:
-            hint = ", and check that the script calls trainer.fit" if isinstance(self._source, Script) else ""
+            hint = ", and check that the script trains" if isinstance(self._source, Script) else ""
             raise TuneError(
                 f"the first steps take longer than the {self._settings.minutes:g} minutes of the "
                 f"budget: give more{hint}"

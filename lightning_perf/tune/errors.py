@@ -27,7 +27,7 @@ class NoTrainingError(TrialError):
 
 
 class NoFitError(NoTrainingError):
-    """A script ended before it called ``trainer.fit``."""
+    """A script ended before its training began."""
 
 
 class OutOfTimeError(TrialError):

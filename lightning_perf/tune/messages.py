@@ -12,7 +12,7 @@ from lightning_perf.workers.channel import Message
 from lightning_perf.workers.script import Script
 
 TrainingSource: TypeAlias = str | Script | bytes
-"""Where a training comes from: ``package.module:name``, a script that calls ``trainer.fit``, or torch's flags and a
+"""Where a training comes from: ``package.module:name``, a script that trains by a Trainer, or torch's flags and a
 `Training`, pickled by cloudpickle."""
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 
 from msgspec import Struct
 
-from lightning_perf.statistics.ranks import walsh_ratio
+from lightning_perf.statistics.exact import walsh_ratio
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TrialError, is_out_of_memory, trial_errors
 from lightning_perf.tune.measurement import LEAST_ROUNDS

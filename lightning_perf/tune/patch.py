@@ -174,7 +174,8 @@ class _Editor:
                 yield replace(place, remark=READERS)
 
     def _edit_call(self, lever: str, setting: Setting, site: Site | str) -> Place:
-        place = Place(lever, str(setting))
+        parsed = isinstance(site, str) and _PARSER in site
+        place = Place(lever, _options(setting, "") if parsed else str(setting))
         try:
             if isinstance(site, str):
                 raise UncertainError(_made_elsewhere(site, setting), dict.fromkeys(setting.arguments, ()))
@@ -201,15 +202,26 @@ def _shown(path: str, root: Path) -> str:
     return Path(path).relative_to(root).as_posix() if Path(path).is_relative_to(root) else path
 
 
+_PARSER = ".hf_argparser."
+
+
+def _options(setting: Setting, prefix: str) -> str:
+    """Return a setting as options of a command."""
+    return " ".join(f"--{prefix}{name}={value}" for name, value in setting.arguments.items())
+
+
 def _made_elsewhere(function: str, setting: Setting) -> str:
-    options = " ".join(f"--trainer.{name}={value}" for name, value in setting.arguments.items())
+    if _PARSER in function:
+        return "HfArgumentParser makes the TrainingArguments: add it to your command, or to the file that it reads"
+    options = _options(setting, "trainer.")
     of_cli = {
         "Trainer": f"LightningCLI makes the Trainer: give {options}, or set it in your configuration file",
         "module": "LightningCLI calls fit: give it run=False, and call cli.trainer.fit with the changed cli.model",
         "statement": "LightningCLI calls fit: write it before",
     }
     reasons = of_cli if ".cli." in function else {}
-    return reasons.get(setting.place, f"{function} makes this call, which is not in your files")
+    other = "makes this call, which is not in your files" if "." in function else "sets its value"
+    return reasons.get(setting.place, f"{function} {other}")
 
 
 def _edit(file: PythonFile, site: Site, setting: Setting) -> Setting:
@@ -254,12 +266,13 @@ def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Settin
         name, old = next(iter(elsewhere.items()))
         reason = f"{name} is the expression {_short(file.text(old))}: change its value"
         raise UncertainError(reason, {name: _names(old) for name, old in elsewhere.items()})
-    if "num_workers" in given and "num_workers" not in arguments:
+    of = "dataloader_" if setting.place == "TrainingArguments" else ""
+    if (workers := f"{of}num_workers") in given and workers not in arguments:
         # Its value is set elsewhere, maybe to 0 in another configuration. DataLoader then refuses these two.
-        some = f"{file.text(given['num_workers'])} > 0"
+        some = f"{file.text(given[workers])} > 0"
         without = {
-            "persistent_workers": some,
-            "prefetch_factor": f"{arguments.get('prefetch_factor')} if {some} else None",
+            f"{of}persistent_workers": some,
+            f"{of}prefetch_factor": f"{arguments.get(f'{of}prefetch_factor')} if {some} else None",
         }
         arguments |= {name: text for name, text in without.items() if name in arguments}
     for name, value in arguments.items():

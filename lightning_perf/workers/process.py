@@ -17,8 +17,17 @@ from typing import Any, overload
 
 import msgspec
 
-from lightning_perf.workers.channel import Failure, M, Message, Stop, decode, encode
-from lightning_perf.workers.exit_status import describe_exit, kill_group, last_lines
+from lightning_perf.workers.channel import (
+    Failure,
+    M,
+    Message,
+    Stop,
+    decode,
+    describe_exit,
+    encode,
+    kill_group,
+    last_lines,
+)
 
 STOP_S = 10.0
 """Time that a worker process has to end after a request to stop, before it is killed."""

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from lightning_perf.tune.fit import refused_config
+from lightning_perf.tune.fit import LightningTrainer
 from lightning_perf.tune.messages import Window
 from lightning_perf.tune.training import Training
 from tests.tune.conversation import converse, order
@@ -123,7 +123,7 @@ def test_a_configuration_that_lightning_cli_does_not_overwrite_is_named(options,
     (tmp_path / "config.yaml").touch()
     callbacks = [SaveConfigCallback(None, None, **options)]
     training = Training(Tiny(), None, {**arguments, "default_root_dir": str(tmp_path), "callbacks": callbacks})
-    assert refused_config(training) == (tmp_path / "config.yaml" if refused else None)
+    assert LightningTrainer(training).refused() == (str(tmp_path / "config.yaml") if refused else "")
     with pytest.raises(RuntimeError, match="to NOT exist") if refused else nullcontext():
         if arguments:
             callbacks[0].parser = Namespace(save=lambda *_, **__: None)

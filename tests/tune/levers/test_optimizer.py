@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_perf.tune.errors import NotApplicableError
-from lightning_perf.tune.fit import fit
+from lightning_perf.tune.fit import LightningTrainer
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.model import MixedPrecision
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
@@ -71,7 +71,7 @@ def test_optimizers_of_lightning_cli_are_fused(tmp_path, monkeypatch):
     cli = LightningCLI(WithoutOptimizer, run=False, save_config_callback=None)
     training = Training(cli.model, DataLoader(Pictures(), batch_size=4), TRAINER)
     LEVER.apply(training)
-    fit(training, [], str(tmp_path), max_steps=1)
+    LightningTrainer(training).fit(None, str(tmp_path), max_steps=1)
     assert cli.model.optimizers().defaults["fused"]
 
 
