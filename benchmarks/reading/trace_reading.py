@@ -103,7 +103,7 @@ def reading(path: Path, processes: int = 1) -> int:
 
 def reading_on_all(path: Path) -> int:
     """Read with a worker process for each processor; returns the number of rows."""
-    from lightning_perf.workers.processors import usable_cpus
+    from lightning_perf.workers.limits import usable_cpus
 
     return reading(path, usable_cpus())
 

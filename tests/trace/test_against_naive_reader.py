@@ -1,7 +1,5 @@
 """The reader against a second, naive one: every column of every real trace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

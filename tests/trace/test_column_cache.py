@@ -1,8 +1,6 @@
 """The cache of columns: the same trace as decoded, never an outdated or damaged one, and no fault of it is a fault of
 the reading."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

@@ -1,7 +1,5 @@
 """One file in several processes: the same columns and codes as in one, whatever becomes of the processes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import signal

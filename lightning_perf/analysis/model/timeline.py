@@ -11,13 +11,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import sum_by
-from lightning_perf.analysis.core.intervals import exclusive_ns, merge
+from lightning_perf.analysis.intervals import exclusive_ns, merge, sum_by
 from lightning_perf.analysis.model.modules import module_calls
-from lightning_perf.analysis.steps.breakdown import category_times
-from lightning_perf.analysis.steps.categories import CATEGORIES, host_sets
+from lightning_perf.analysis.steps.breakdown import CATEGORIES, PHASES, category_times, host_phases, host_sets
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, device_busy, queued_work
-from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import parent_rows, self_ns
 from lightning_perf.trace.trace import Trace

@@ -8,9 +8,17 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, cached_per_trace, share_of
-from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
-from lightning_perf.analysis.steps.categories import HOST_CATEGORIES, host_sets
+from lightning_perf.analysis.intervals import (
+    Intervals,
+    averaged_steps,
+    averaged_time,
+    cached_per_trace,
+    exclusive_ns,
+    merge,
+    share_of,
+    subtract,
+)
+from lightning_perf.analysis.steps.breakdown import HOST_CATEGORIES, host_sets
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
 from lightning_perf.trace.trace import Trace
 
