@@ -334,7 +334,10 @@ def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             points = [
                 (floors[source, row["size_mb"]]["events"], row["cpu_s"])
                 for row in rows
-                if row["source"] == source and row["arm"] == arm and "error" not in row and floors
+                if row["source"] == source
+                and row["arm"] == arm
+                and "error" not in row
+                and (source, row["size_mb"]) in floors
             ]
             if len(points) >= 2:
                 fits[f"{source} {arm}"] = linear_fit([float(e) for e, _ in points], [s for _, s in points])
