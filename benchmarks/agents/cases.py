@@ -20,7 +20,7 @@ from tests.compare.support import write_run
 from tests.findings import accounts
 from tests.findings.test_conditions import checking
 from tests.findings.test_cpu import contended
-from tests.findings.test_steps import every, growing, growing_forward, logged, restarted
+from tests.findings.test_steps import every, growing, growing_phases, logged, restarted
 from tests.support.lightning_profiler import recording as lightning_recording
 from tests.support.trace_builder import FETCH, TraceBuilder
 
@@ -601,7 +601,7 @@ CASES: tuple[Case, ...] = (
     ),
     _logged(
         "steps that grow",
-        growing_forward,
+        lambda folder: growing_phases(folder, "forward"),
         ("growing-steps",),
         ("input-bound", "periodic-steps", "leak"),
         "Steps take 10 ms at first and 30 ms at the end of 400 steps, all of it more in the forward.",

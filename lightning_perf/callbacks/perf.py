@@ -214,7 +214,6 @@ class PerfCallback(ObservedCallback):
         if self._session is not None:
             self._session.finish()
             self._stop_observing()
-            self._session.mark_as_done()
 
     def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Close the run record, analyze the recorded steps, and print the report."""

@@ -107,15 +107,13 @@ def _leave_report(fit: Fit, files: RankFiles, show: ReportLength) -> None:
 def complete_report(folder: Path, report: PerfReport, errors: ErrorReporter, account: FitAccount) -> None:
     """Write a report again, with the account of the whole fit. It was made before the fit was over."""
     from lightning_perf.analysis.steps.fit_time import summarize_account
-    from lightning_perf.findings.registry import find_in_fit
 
     with errors.instead("report.json lacks the end of the fit"):
         fit_time = summarize_account(account)
         compilation = report.compilation
         if compilation is not None:
             compilation = replace(compilation, fit_ns=fit_time.wall_ns)
-        found = find_in_fit(fit_time, compilation=compilation, growth=report.memory_growth)
-        write_report(folder, replace(report, fit_time=fit_time, compilation=compilation, fit_findings=found))
+        write_report(folder, replace(report, fit_time=fit_time, compilation=compilation))
 
 
 def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
@@ -184,7 +182,7 @@ def print_fit_report(report: PerfReport, folder: Path | None, length: ReportLeng
     if length == "full":
         report.print()
         return
-    from lightning_perf.report.sections.short import short_blocks
+    from lightning_perf.report.sections.report import short_blocks
     from lightning_perf.show.console import print_blocks
 
     print_blocks(short_blocks(report, folder))
@@ -230,7 +228,7 @@ def _send(logger: Any, report: PerfReport, figures: dict[str, float], page: Path
 def _summary(report: PerfReport) -> str:
     from lightning_perf.report.document import key_figures
     from lightning_perf.show.blocks import Line, table
-    from lightning_perf.show.markdown import to_markdown
+    from lightning_perf.show.markup import to_markdown
 
     verdict = report.verdict
     lines = (("Where", verdict.where), ("Why", verdict.why), ("Next", verdict.next))

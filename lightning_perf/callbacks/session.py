@@ -187,10 +187,6 @@ class FitSession:
             account.training_ends()
         self._log.close()
 
-    def mark_as_done(self) -> None:
-        """Let the other ranks know that the files of this one are written."""
-        self._rank_files.ends()
-
     def report(self, trainer: Trainer, exception: BaseException | None = None) -> None:
         """Close the run record, analyze the recorded steps, and print the report."""
         for record in self._records:
@@ -198,7 +194,7 @@ class FitSession:
         self._records = []
         for account in self._accounts:
             account.save("report" if exception is None else "exception")
-        self.mark_as_done()
+        self._rank_files.ends()
         fit, self.fit = self.fit, None
         if fit is None or not self._leads:
             return

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Literal
 
-from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
-from lightning_perf.analysis.steps.growth import MemoryGrowth
-from lightning_perf.findings.finding import SKIPPED_WORK, Problem, SavingRange, is_worth_it
-from lightning_perf.findings.rules import fit_rule, growth_rule
+from lightning_perf.analysis.steps.fit_time import FitPart, FitTime, MemoryGrowth
+from lightning_perf.findings.finding import SKIPPED_WORK, Problem, SavingRange, fit_rule, growth_rule, is_worth_it
 from lightning_perf.findings.savings import counted
 from lightning_perf.run_files.fit.account import FULL_GENERATION
 from lightning_perf.run_files.fit.memory_growth import TensorGroup
@@ -20,14 +18,11 @@ def of_fit(time_ns: float, fit_ns: float | None) -> str:
     return format_duration(time_ns) + (f" ({format_share(time_ns / fit_ns)} of the fit)" if fit_ns else "")
 
 
-NAMED_TENSOR_SHARE = 0.2
-"""Share of the growth from which one kind of tensor is named as its cause."""
+NAMED_SHARE = 0.2
+"""Share of the growth from which one kind of tensor, or the items of one container, are named as its cause."""
 
-OBJECTS_PER_STEP = 0.5
-"""Tensors with a graph, or items of one container, that each step adds from which on they are named as the cause."""
-
-LEAST_ITEMS = 50
-"""Items that a container must have more: those of libraries grow by a few."""
+TENSORS_PER_STEP = 0.5
+"""Tensors with a graph that each step adds from which on they are named as the cause."""
 
 
 @growth_rule("leak")
@@ -62,20 +57,20 @@ def _leak_cause(growth: MemoryGrowth) -> TensorGroup | None:
     """Return the kind of tensor that explains the growth; None if none does."""
     expected = growth.bytes_per_step * growth.counted_steps
     largest = max(growth.tensors, key=lambda row: row.bytes, default=None)
-    if largest is not None and largest.bytes >= NAMED_TENSOR_SHARE * expected:
+    if largest is not None and largest.bytes >= NAMED_SHARE * expected:
         return largest
-    graphs = [row for row in growth.tensors if row.has_graph and row.count >= OBJECTS_PER_STEP * growth.counted_steps]
+    graphs = [row for row in growth.tensors if row.has_graph and row.count >= TENSORS_PER_STEP * growth.counted_steps]
     return max(graphs, key=lambda row: row.count, default=None)
 
 
-def _kept_items(growth: MemoryGrowth) -> int:
-    """Return how many items the container has more that grew most; 0 if steps add few or none."""
-    return growth.items if growth.items >= max(OBJECTS_PER_STEP * growth.counted_steps, LEAST_ITEMS) else 0
+def _keeps_items(growth: MemoryGrowth) -> bool:
+    """Return whether the items of one container explain the growth."""
+    return growth.item_bytes >= NAMED_SHARE * growth.bytes_per_step * growth.counted_steps > 0
 
 
 def _keeps_more(growth: MemoryGrowth) -> bool:
     """Return whether tensors or objects become more. The allocator of a GPU counts tensors only."""
-    return growth.source == "allocator" or _leak_cause(growth) is not None or bool(_kept_items(growth))
+    return growth.source == "allocator" or _leak_cause(growth) is not None or _keeps_items(growth)
 
 
 MANY_LENGTHS = 4
@@ -93,7 +88,7 @@ def memory_growth(growth: MemoryGrowth) -> Problem | None:
     whole = growth.bytes_per_step * (growth.last_step - growth.first_step)
     steps = counted(growth.counted_steps, "step")
     known = (
-        f"In {steps}, neither tensors nor a list, dictionary or set grew with it."
+        f"In {steps}, no kind of tensor and no list, dictionary or set was found that explains it."
         if growth.counted_steps
         else "Tensors and objects were not counted twice, so the program may also keep them."
     )
@@ -169,9 +164,10 @@ def _leak_sentence(growth: MemoryGrowth, cause: TensorGroup | None) -> str:
         return "The tensors were not counted twice, because the fit ended soon after the growth."
     steps = counted(growth.counted_steps, "step")
     if cause is None:
-        kept = _kept_items(growth)
-        more = f"one list, dictionary or set got {format_count(kept)} more items, and " if kept else ""
-        return f"In {steps} {more}no kind of tensor grew as much."
+        if _keeps_items(growth):
+            items, size = format_count(growth.items), format_bytes(growth.item_bytes)
+            return f"In {steps}, one list, dictionary or set got {items} more items of about {size}."
+        return f"In {steps}, no kind of tensor grew as much."
     size, per_step = format_bytes(cause.bytes), format_bytes(cause.bytes / growth.counted_steps)
     graph = " They also keep their graphs of autograd alive." if cause.has_graph else ""
     return (
@@ -238,6 +234,7 @@ CALLBACK_FIXES = {
     "TQDMProgressBar": "Refresh the bar less often: TQDMProgressBar(refresh_rate=50).",
     "RichProgressBar": "Refresh the bar less often: RichProgressBar(refresh_rate=50).",
     "DeviceStatsMonitor": "Remove DeviceStatsMonitor, or raise Trainer(log_every_n_steps=…).",
+    "ModelCheckpoint": "Save less often: a larger every_n_train_steps or every_n_epochs.",
     "LearningRateMonitor": 'Log the rate once per epoch: LearningRateMonitor(logging_interval="epoch").',
 }
 """Fixes for callbacks of Lightning."""
@@ -489,7 +486,7 @@ RESTART_SHARE = 0.8
 @fit_rule("worker-restarts")
 def worker_restarts(fit: FitTime) -> Problem | None:
     """Find data loaders that start their worker processes again in every epoch."""
-    evidence, low_ns, high_ns, stages = [], 0.0, 0.0, []
+    evidence, low_ns, high_ns, stages, remade_ns = [], 0.0, 0.0, [], 0.0
     for stage in ("training", "validation"):
         found = _restarts(fit, stage)
         if found is None:
@@ -503,24 +500,40 @@ def worker_restarts(fit: FitTime) -> Problem | None:
         low_ns += RESTART_SHARE * start_ns
         high_ns += start_ns + first_ns
         stages.append(stage)
+        made = _made_loaders(fit, stage)
+        if made.count > 1:
+            again_ns = made.time_ns * (made.count - 1) / made.count
+            evidence.append(
+                f"{made.name} makes a new loader {counted(made.count - 1, 'time')} after the first, in "
+                f"{format_duration(again_ns)}: persistent_workers=True alone keeps none of its workers."
+            )
+            remade_ns += again_ns
     if not stages:
         return None
+    action = "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True)"
+    model = "Persistent workers save 80 % of each restart, and at most also the wait for its first batch."
+    if remade_ns:
+        action += ", and keep the loader: Trainer(reload_dataloaders_every_n_epochs=0)"
+        model += " A loader that is kept also saves the time to make it again."
     return Problem(
-        f"Restarted workers: {' and '.join(stages)} start worker processes in every epoch, for "
-        f"{of_fit(high_ns, fit.wall_ns)}",
+        f"Restarted workers: {' and '.join(stages)} {'start' if len(stages) > 1 else 'starts'} worker processes in "
+        f"every epoch, for {of_fit(high_ns + remade_ns, fit.wall_ns)}",
         evidence,
-        "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True).",
-        SavingRange(
-            (low_ns, high_ns),
-            "Persistent workers save 80 % of each restart, and at most also the wait for its first batch.",
-        ),
+        f"{action}.",
+        SavingRange((low_ns + RESTART_SHARE * remade_ns, high_ns + remade_ns), model),
         changes="only if the program changes the data set between epochs: the workers keep their first copy",
     )
 
 
+def _made_loaders(fit: FitTime, stage: Literal["training", "validation"]) -> FitPart:
+    """Return the hook that makes the loaders of a loop. It runs again if the Trainer reloads them."""
+    return fit.group("data preparation").part({"training": "train_dataloader", "validation": "val_dataloader"}[stage])
+
+
 def _restarts(fit: FitTime, stage: Literal["training", "validation"]) -> tuple[int, int, float, float] | None:
     """Return the restarts of a loop's workers, their number, and the time of all starts and of all first batches."""
-    listed = [start for start in fit.starts if start.stage == stage and not start.persistent][1:]
+    made = _made_loaders(fit, stage).count
+    listed = [start for start in fit.starts if start.stage == stage and (made > 1 or not start.persistent)][1:]
     if not listed:
         return None
     # The list is limited in length, and the count is not.

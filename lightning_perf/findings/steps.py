@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
-from lightning_perf.analysis.steps.growth import StepGrowth
+from lightning_perf.analysis.steps.fit_time import FitPart, FitTime, StepGrowth
 from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
 from lightning_perf.findings.conditions import is_busy
-from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange
-from lightning_perf.findings.rules import log_rule
+from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange, log_rule
 from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
 from lightning_perf.trace.description import DataLoading
 from lightning_perf.units import format_count, format_duration, format_share
@@ -66,6 +64,10 @@ def _long_step_reason(
         action = f"Make {part.name} cheaper, run it less often, or in a background thread."
         return f" for {part.name}", (text,), action, SKIPPED_WORK
     known: tuple[str, ...]
+    if lead is not None and period == loader_of(lead).batches_per_epoch:
+        text = "The period is the number of batches in an epoch: it starts or ends with these steps."
+        action = "Look for work at the start and end of epochs: in hooks of your LightningModule, and in the loader."
+        return "", (text,), action, ""
     if fit is not None:
         place = "in training_step"
         known = ("Waits for data, callbacks, loggers and checkpoints do not take that time.",)
@@ -232,13 +234,13 @@ TRUNCATED = "gradients no longer flow into the steps before"
 def growing_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None) -> Problem | None:
     """Find steps that take longer and longer, and the phase or hook that grows.
 
-    On a busy machine the load may grow, and it slows all phases down.
+    On a busy machine the load may grow, and it slows all phases down alike. Only an account of the fit shows that.
     """
     growth = run.growth
     if growth is None or growth.excess_ns < MIN_SHARE * run.mean_ns:
         return None
     place, evidence, action = _place_of_growth(growth, fit)
-    if not place and (fit is not None or (lead is not None and is_busy(lead.metadata.processor))):
+    if is_busy(lead.metadata.processor if lead is not None else None) if fit is None else not place:
         return None
     return Problem(
         f"Growing steps: they take {format_share(growth.growth)} longer at the end of the run than at its start{place}",
@@ -262,15 +264,15 @@ def growing_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None
 
 def _place_of_growth(growth: StepGrowth, fit: FitTime | None) -> tuple[str, tuple[str, ...], str]:
     """Return the end of the title, the evidence and the fix, by the place with most of the growth."""
-    if growth.wait_share >= EXPLAINED:
-        place, action = GROWING_PLACES["fetch"]
-        return f", {place}", (f"Waits for data have {format_share(growth.wait_share)} of the growth.",), action
-    halves = _halves_ns(fit)
-    name = max(halves, key=lambda name: halves[name][1] - halves[name][0], default="")
+    halves, waits = _halves_ns(fit), growth.wait_share >= EXPLAINED
+    name = "fetch" if waits else max(halves, key=lambda name: halves[name][1] - halves[name][0], default="")
     early_ns, later_ns = halves.get(name, (0.0, 0.0))
     rest_ns = tuple(sum(ns[half] for other, ns in halves.items() if other != name) for half in (0, 1))
     # A machine that slows down lengthens all phases alike.
     alike = rest_ns[1] * early_ns - rest_ns[0] * early_ns > EXPLAINED * (later_ns - early_ns) * rest_ns[0]
+    if waits and not alike:
+        place, action = GROWING_PLACES["fetch"]
+        return f", {place}", (f"Waits for data have {format_share(growth.wait_share)} of the growth.",), action
     if later_ns - early_ns < EXPLAINED * (growth.last_ns - growth.first_ns) / 2 or alike or not name:
         return "", (), "Find the values of all past steps that each step works on again, e.g. a list or a metric."
     text = (

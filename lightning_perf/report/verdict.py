@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
+from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
-from lightning_perf.findings.finding import BASIS_TEXT, Finding
+from lightning_perf.findings.finding import BASIS_TEXT, LEADING, Finding
 from lightning_perf.findings.savings import each
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.labels import CATEGORY_CLAUSES, NO_OPERATORS_CLAUSE, UNRECORDED_CLAUSES, count_of
@@ -54,11 +55,13 @@ def judge(
     held_back: Sequence[HeldBack] = (),
     headline: str = "",
     fit_findings: Sequence[Finding] = (),
+    fit: FitTime | None = None,
 ) -> Verdict:
     """Say where the time goes, why, and what to do next.
 
     Args:
         findings: Causes of lost time, the most to save first.
+        fit: Where the time of the fit went. The steps may be a small part of it.
     """
     if lead is None:
         return _unrecorded(step_times, findings)
@@ -84,7 +87,9 @@ def judge(
             why="The trace file ends early. Device events come last in it, so any share of time would mislead you.",
             next="Record again, let the export finish, and analyze that trace.",
         )
-    leads = _leading_of_fit(fit_findings, findings)
+    leads = _leading_of_fit(fit_findings, findings, fit)
+    number = count_of(len(held_back), "finding")
+    held = f"{number} of the recorded steps {'is' if len(held_back) == 1 else 'are'} held back."
     if findings and leads is None:
         top = findings[0]
         rest = f" {count_of(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
@@ -96,13 +101,12 @@ def judge(
             next=f"{fix_text(top)} {saving_text(top, lead)}{rest}".strip(),
         )
     if held_back and leads is None:
-        number = count_of(len(held_back), "finding")
-        verb = "is" if len(held_back) == 1 else "are"
-        why = f"{number} of the recorded steps {verb} held back. The first: {held_back[0].finding.title}."
+        why = f"{held} The first: {held_back[0].finding.title}."
         return Verdict(where=where, why=why, next=held_back[0].reason)
     if fit_findings:
         top = leads or fit_findings[0]
-        why = f"{'' if leads else 'The recorded steps have no finding. Over the fit: '}{top.title}."
+        steps = "" if findings else held if held_back else "The recorded steps have no finding."
+        why = f"{f'{steps} ' if steps else ''}Over the fit: {top.title}."
         return Verdict(where=where, why=why, next=f"{fix_text(top)} {saving_text(top, lead)}".strip())
     if not lead.breakdown.has_device and drives_device(lead.breakdown):
         return Verdict(
@@ -111,6 +115,11 @@ def judge(
             next="Record again with the work of the device, as the note says.",
         )
     return Verdict(where=where, why="No rule found time that a known change would save.", next=_healthy(lead))
+
+
+def rests_on_first(verdict: Verdict, findings: Sequence[Finding]) -> bool:
+    """Return whether a verdict is about the first finding of the steps."""
+    return bool(findings) and findings[0].title in verdict.why
 
 
 def fix_text(finding: Finding) -> str:
@@ -124,12 +133,18 @@ def drives_device(breakdown: Breakdown) -> bool:
     return bool(rows[0].mean_ns) or (rows[1].share or 0.0) >= DRIVING_SHARE
 
 
-def _leading_of_fit(fit_findings: Sequence[Finding], findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding about restarted workers if it saves the largest share: its waits are in the steps, too."""
-    found = next((finding for finding in fit_findings if finding.kind == "worker-restarts"), None)
+def _leading_of_fit(
+    fit_findings: Sequence[Finding], findings: Sequence[Finding], fit: FitTime | None
+) -> Finding | None:
+    """Return the first finding about the whole fit if it saves more of it than the steps' first finding."""
+    found = next(iter(fit_findings), None)
     if found is None or found.severity == "low":
         return None
-    return found if all(_saved_share(found) >= _saved_share(finding) for finding in findings[:1]) else None
+    of_steps = fit.group("training steps").share if fit is not None else 1.0
+    first = next(iter(findings), None)
+    if first is None or (first.kind not in LEADING and _saved_share(found) >= of_steps * _saved_share(first)):
+        return found
+    return None
 
 
 def _saved_share(finding: Finding) -> float:
@@ -221,10 +236,7 @@ def _healthy(lead: RankAnalysis) -> str:
     if category.share is not None and category.share >= BUSY_SHARE and costliest is not None:
         who = "device" if breakdown.has_device else "host"
         name, time_ns = costliest
-        return (
-            f"The {who} computes nearly all the time, so only the computation itself can become faster. "
-            f"{name} takes most, {format_duration(time_ns)} {each(lead)}."
-        )
+        return f"The {who} computes nearly all the time. {name} takes most, {format_duration(time_ns)} {each(lead)}."
     return "Compare with a second recording before you change anything. The full report shows the largest parts."
 
 

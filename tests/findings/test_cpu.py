@@ -1,7 +1,5 @@
 """Trainings on a processor, on recordings with known times."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +236,19 @@ def loop(hooks: dict[str, int] | None, loggers: tuple[str, ...] = (), every: int
     return {LOOP_KEY: {"steps": 5, "hooks_ns": times, "loggers": list(loggers), "log_every_n_steps": every}}
 
 
+def in_barrier(name: str) -> TraceBuilder:
+    """Pauses in forward while a collective runs."""
+    builder = pausing().rank(0, 2, backend="gloo")
+    for event in [event for event in builder.events if event["name"] == "perf::forward"]:
+        builder.annotation(name, event["ts"], 30_000)
+    return builder
+
+
+@pytest.mark.parametrize(("name", "waits"), [("gloo:barrier", True), ("mine", False)])
+def test_waits_for_other_ranks_are_no_pauses(name: str, waits: bool) -> None:
+    assert (cpu_pauses(analysis(in_barrier(name))) is None) == waits
+
+
 def test_a_pause_in_forward() -> None:
     finding = finding_of(cpu_pauses, pausing())
     assert finding.title == "Pauses: 30.0 ms per step outside operators in forward"
@@ -358,12 +369,15 @@ def short_gaps() -> TraceBuilder:
     return builder
 
 
-def products(count: int, us: float, **processor: Any) -> TraceBuilder:
+def products(
+    count: int, us: float, *, name: str = "aten::mm", strides: list[list[int]] | None = None, **processor: Any
+) -> TraceBuilder:
     """Steps of 1 ms with tiny products at even distances."""
     builder = on_processor(**processor)
     for start in builder.steps(3, 1000):
         for number in range(count):
-            builder.op("aten::mm", start + 1000 / count * number, us, types=["float"] * 2, dims=[[8, 8]] * 2)
+            layout: dict[str, Any] = {} if strides is None else {"Input Strides": strides}
+            builder.op(name, start + 1000 / count * number, us, types=["float"] * 2, dims=[[8, 8]] * 2, **layout)
     return builder
 
 
@@ -390,6 +404,9 @@ def on_gpu(builder: TraceBuilder) -> TraceBuilder:
         (cpu_bf16, convolving(on_processor(bf16=BF16), groups=16), False),  # they may get slower
         (cpu_bf16, lacking(convolving(on_processor(bf16=BF16)), "Input type"), False),
         (cpu_bf16, products(10, 99, bf16=BF16), False),  # a call saves a third of 99 µs at least, and costs up to 80
+        (cpu_bf16, products(2, 400, bf16=BF16), True),
+        (cpu_bf16, products(2, 400, strides=[[], [8, 1]], bf16=BF16), False),  # a sparse operand: autocast fails
+        (cpu_bf16, products(2, 400, name="aten::mkldnn_rnn_layer", bf16=BF16), False),  # it may get slower
         (cpu_bf16, linear_layer(4096 * 4096), False),  # 16.8 million elements at up to 3 ns
         (cpu_bf16, attending(511), False),
         (cpu_channels_last, convolving(TraceBuilder()), True),  # whatever wrote the recording

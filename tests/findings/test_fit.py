@@ -1,7 +1,5 @@
 """Every rule about a whole fit: with its problem, just below its threshold, and on a healthy fit."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +11,11 @@ from msgspec.structs import replace
 
 import lightning_perf
 from lightning_perf import PerfReport
-from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
-from lightning_perf.findings.finding import Finding
+from lightning_perf.analysis.steps.fit_time import MemoryGrowth, summarize_growth
+from lightning_perf.findings.finding import Finding, fit_rule
 from lightning_perf.findings.fit import leak, memory_growth, worker_memory
-from lightning_perf.findings.registry import find_in_fit
-from lightning_perf.findings.rules import fit_rule
-from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.findings.whole_run import find_in_fit
+from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.run_files.fit.account import GcTotals, account_paths, read_account
 from lightning_perf.run_files.fit.memory_growth import (
     GrowthRecord,
@@ -67,6 +64,16 @@ def test_worker_restarts_are_those_after_the_first_start() -> None:
     assert "persistent_workers=True" in finding.action
     assert found(entries, starts=starts(10, persistent=True)) == []
     assert found(entries, starts=starts(1)) == []
+
+
+def test_loaders_that_are_made_again_restart_workers_that_should_persist() -> None:
+    made = {("data preparation", "train_dataloader"): (10.0, 10)}
+    restarts = {("worker start-up", "training"): (20.0, 10), ("worker start-up", "training: first batch"): (5.0, 10)}
+    finding = one({**made, **restarts}, starts=starts(10, persistent=True))
+    # Nine restarts of 2 s, nine waits of 0.5 s, and nine loaders of 1 s.
+    assert saving_of(finding) == (pytest.approx(0.8 * 27_000), pytest.approx(31_500))
+    assert "train_dataloader makes a new loader 9 times after the first, in 9.00 s" in finding.evidence[1]
+    assert "reload_dataloaders_every_n_epochs=0" in finding.action
 
 
 def test_worker_restarts_beyond_the_list_and_of_both_loops_count() -> None:
@@ -346,7 +353,7 @@ def test_growth_outside_of_tensors() -> None:
         assert found is not None
         assert (leak(found), found.batch_lengths) == (None, lengths)
         finding = finding_of(memory_growth, found)
-        assert "neither tensors nor a list, dictionary or set grew with it" in finding.evidence[0]
+        assert "no kind of tensor and no list, dictionary or set was found that explains it" in finding.evidence[0]
         assert finding.action.startswith(advice)
 
 
@@ -371,10 +378,12 @@ def test_workers_that_copy_the_data_set(last_mib: int, resident_mib: int, contai
         assert finding.severity == "low"
 
 
-def test_objects_that_each_step_keeps_are_a_leak() -> None:
-    before, after = (TensorCensus(step, (), items) for step, items in ((50, 0), (150, 100)))
-    found = growth_of(lambda step: 500 + 0.5 * step, before, after)
-    finding = finding_of(leak, found)
-    assert memory_growth(found) is None
-    assert "In 100 steps one list, dictionary or set got 100 more items" in finding.evidence[1]
-    assert "list, dictionary or cache" in finding.action
+@pytest.mark.parametrize(("item_mib", "fires"), [(50, True), (11, True), (9, False), (0, False)])
+def test_objects_that_each_step_keeps_are_a_leak_if_they_are_large_enough(item_mib: int, fires: bool) -> None:
+    censuses = TensorCensus(50, ()), TensorCensus(150, (), 100, item_mib * MIB)
+    found = growth_of(lambda step: 500 + 0.5 * step, *censuses)  # 50 MiB in 100 steps
+    assert (leak(found) is not None, memory_growth(found) is None) == (fires, fires)
+    if fires:
+        finding = finding_of(leak, found)
+        assert f"one list, dictionary or set got 100 more items of about {item_mib:.1f} MiB" in finding.evidence[1]
+        assert "list, dictionary or cache" in finding.action

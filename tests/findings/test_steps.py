@@ -1,7 +1,5 @@
 """Rules about the step log of a run, on hand-made traces, logs and accounts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 import lightning_perf
+from lightning_perf.analysis.steps.step_times import find_period
 from lightning_perf.findings.finding import Finding, Problem, SavingRange, make_finding
-from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.findings.steps import without_collections
+from lightning_perf.findings.whole_run import find_in_fit
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.fit.account import GcTotals, write_account
 from lightning_perf.run_files.steps import STEPS, StepSample
@@ -76,6 +75,18 @@ def logged(path: Path, step_ms: Callable[[int], float], wait_ms: Callable[[int],
     return lightning_perf.analyze(path)
 
 
+def test_long_steps_that_fit_a_period_by_chance_are_not_periodic() -> None:
+    number = np.arange(47)
+    step_ns = np.full(47, 20 * MS)
+    by_chance = step_ns.copy()
+    by_chance[[2, 11, 20, 29, 7, 23, 40]] = 40 * MS  # four of the five steps at a distance of 9, and three others
+    assert find_period(number, by_chance, 0 * number) is None
+    step_ns[8::9] = 40 * MS
+    found = find_period(number, step_ns, 0 * number)
+    assert found is not None
+    assert (found.period, found.steps) == (9, 5)
+
+
 def every(period: int, extra_ms: float, usual_ms: float = 0.0) -> Callable[[int], float]:
     return lambda step: usual_ms + extra_ms * (step % period == period - 1)
 
@@ -99,6 +110,14 @@ def test_short_waits_at_the_start_of_epochs_name_the_loader(tmp_path: Path) -> N
     assert finding.action == "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True)."
 
 
+def test_work_between_epochs_is_not_sought_in_the_step(tmp_path: Path) -> None:
+    write_account(tmp_path, replace(account(), steps=400))
+    report = logged(tmp_path, every(50, 200, 100), every(50, 0), batches_per_epoch=50)
+    (finding,) = [finding for finding in report.findings if finding.kind == "periodic-steps"]
+    assert "The period is the number of batches in an epoch" in finding.evidence[1]
+    assert finding.action.startswith("Look for work at the start and end of epochs")
+
+
 def restarted(path: Path) -> PerfReport:
     """A run of ten epochs of 40 steps, each of which starts its workers again."""
     entries: dict[tuple[Any, str], tuple[float, int]] = {
@@ -113,7 +132,7 @@ def test_restarts_of_workers_explain_the_waits_of_first_steps(tmp_path: Path) ->
     report = restarted(tmp_path)
     assert kinds(report) == set()
     assert [finding.kind for finding in report.fit_findings] == ["worker-restarts"]
-    assert report.verdict.why.startswith("Restarted workers")
+    assert "Over the fit: Restarted workers" in report.verdict.why
 
 
 @pytest.mark.parametrize(
@@ -137,34 +156,43 @@ def test_the_work_of_long_steps_is_named(tmp_path: Path, entry: Any, hook_ns: in
         assert "callbacks, loggers and checkpoints do not take that time" in finding.evidence[-1]
 
 
-def growing(path: Path, *, samples: Callable[[int], int] = lambda _: 32) -> PerfReport:
-    """A run with steps of 10 ms at first, which grow by 50 µs per step."""
+def growing(path: Path, *, samples: Callable[[int], int] = lambda _: 32, waiting: float = 0.0) -> PerfReport:
+    """A run with steps of 10 ms at first, which grow by 50 µs per step. A share of each may be the wait for data."""
     trace = recorded(60, 60, 60, 60, 60)
     trace.write(path / "rank0.1000000001.pt.trace.json.gz")
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 400)
     steps = [
-        StepSample(step, round((10 + 0.05 * step + noise[step]) * MS), 0, None, samples(step), step in range(100, 105))
-        for step in range(400)
+        StepSample(step, ns, round(waiting * ns), None, samples(step), step in range(100, 105))
+        for step, ns in enumerate(np.round((10 + 0.05 * np.arange(400) + noise) * MS).astype(int).tolist())
     ]
     STEPS.append(STEPS.path(path, 0), *steps)
     return lightning_perf.analyze(path)
 
 
-def growing_forward(path: Path) -> PerfReport:
-    """The same run with an account: the forward takes three times as long in the second half."""
-    made = account({("training steps", "forward"): (8.0, 399)})
+def growing_phases(path: Path, *phases: str, waiting: float = 0.0) -> PerfReport:
+    """The same run with an account: some phases take three times as long in the second half."""
+    made = account({("training steps", phase): (8.0, 399) for phase in phases})
     entries = tuple(
         replace(entry, early_ns=2_000_000_000, early_count=200)
-        if entry.name == "forward" and entry.count > 1
-        else entry
+        if entry.name in phases and entry.count > 1
+        else replace(entry, early_ns=entry.time_ns // 2, early_count=entry.count // 2)
         for entry in made.entries
     )
     write_account(path, replace(made, steps=400, entries=entries))
-    return growing(path)
+    return growing(path, waiting=waiting)
+
+
+def test_waits_that_grow_are_the_loaders_unless_all_phases_grow_alike(tmp_path: Path) -> None:
+    report = growing_phases(tmp_path / "loader", "fetch", waiting=0.8)
+    assert report.findings[0].title.endswith("than at its start, in the fetch of batches")
+    # Another program takes the cores: workers and training slow down together.
+    assert "growing-steps" not in kinds(
+        growing_phases(tmp_path / "machine", "fetch", "forward", "backward", waiting=0.8)
+    )
 
 
 def test_growing_steps_with_their_phase(tmp_path: Path) -> None:
-    report = growing_forward(tmp_path)
+    report = growing_phases(tmp_path, "forward")
     finding = report.findings[0]
     assert finding.kind == "growing-steps"
     assert finding.title.endswith("longer at the end of the run than at its start, in training_step")

@@ -1,7 +1,5 @@
 """Findings of a few recorded steps, set against the step log of the whole run: hand-made traces and logs."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -194,9 +192,7 @@ def test_a_fast_stretch_is_said_in_the_headline_and_its_findings_are_held_back(t
             trace.op("aten::add", place * 1_030_000 + 1000 * call, 5)
     run = folder(tmp_path, trace, [(5_020_000, 0)] * 200)
     report = lightning_perf.analyze(run)
-    assert report.verdict.where.startswith(
-        "Recorded in an unusually fast stretch: the run's median step takes 5.02 s, the recorded ones 1.03 s (0.205×)."
-    )
+    assert report.verdict.where.startswith("Recorded in an unusually fast stretch of the run. A step takes 5.02 s")
     assert report.findings == ()
     (held,) = report.held_back
     assert held.finding.kind == "cpu-overhead"

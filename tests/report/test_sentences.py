@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 
 from msgspec.structs import replace
@@ -9,7 +7,7 @@ from lightning_perf.analysis.ranks.distributed import Awaited, Distributed, Rank
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.sentences import trust_line, who_waits
 from lightning_perf.run_files.captures import RecordedWindow
-from lightning_perf.statistics.ranks import Ratio
+from lightning_perf.statistics.exact import Ratio
 from tests.findings.recordings import training
 
 SOUND = Trust(5, 0, 0, 900, 0, 0, 0)
@@ -53,7 +51,7 @@ def test_the_worst_scheduled_window_speaks() -> None:
 
 def test_costs() -> None:
     line = trust_line(replace(SOUND, cost_ns=120_000_000, cost_share=0.012, analysis_ns=2_000_000_000))
-    assert line.endswith("The profiler cost 120 ms, 1.2 % of the run. The analysis took 2.00 s.")
+    assert line.endswith("The profiler cost 120 ms, 1.2 % of the steps' time. The analysis took 2.00 s.")
 
 
 WORK = Straggler(5, "host_compute", 1_376_000.0, 0.25)

@@ -1,11 +1,13 @@
-from __future__ import annotations
-
+import pytest
 from msgspec.structs import replace
 
+from lightning_perf.analysis.steps.fit_time import FitGroup
 from lightning_perf.analysis.steps.step_times import summarize_step_times
-from lightning_perf.findings.registry import find
-from lightning_perf.report.verdict import judge, saving_text
+from lightning_perf.findings.finding import Finding, Problem, SavingRange, Severity, make_finding
+from lightning_perf.findings.whole_run import HeldBack, find
+from lightning_perf.report.verdict import judge, rests_on_first, saving_text
 from lightning_perf.run_files.steps import StepSample
+from tests.findings.accounts import fit_time
 from tests.findings.recordings import analysis, training
 from tests.support.trace_builder import TraceBuilder
 
@@ -22,6 +24,48 @@ def test_where_why_and_next() -> None:
     )
     assert "num_workers=4" in verdict.next
     assert verdict.next.endswith("Estimated saving: up to 2.50 ms per step (20.0 %).")
+
+
+@pytest.mark.parametrize(
+    ("saved_s", "share_of_steps", "severity", "leads"),
+    [
+        # The steps' first finding saves 10 % of a step on average. The finding of the fit saves 8 s of 100 s.
+        (8, 1.0, "high", False),
+        (8, 0.7, "high", True),  # 7 % of the fit
+        (8, 0.7, "low", False),
+        (30, 1.0, "high", True),
+    ],
+)
+def test_a_finding_of_the_fit_leads_if_it_saves_more_of_it(
+    saved_s: float, share_of_steps: float, severity: Severity, leads: bool
+) -> None:
+    lead = analysis(training(fetch_us=2500, loader="_SingleProcessDataLoaderIter"))
+    found = find([lead])
+    verdict = judge(
+        lead,
+        found,
+        None,
+        fit_findings=[of_fit(saved_s, severity)],
+        fit=replace(fit_time(), groups=(FitGroup("training steps", 0, share_of_steps, ()),)),
+    )
+    assert verdict.why.startswith("Over the fit: Long validation" if leads else "Input-bound")
+    assert verdict.next.startswith("Validate less often." if leads else "Load")
+    assert rests_on_first(verdict, found) != leads
+
+
+def of_fit(saved_s: float, severity: Severity) -> Finding:
+    saving = SavingRange((saved_s * 1e9, saved_s * 1e9), "")
+    problem = Problem("Long validation", "", "Validate less often.", saving, severity)
+    return make_finding("long-validation", problem, whole_ns=100e9, rank=0, per="fit")
+
+
+def test_findings_that_are_held_back_come_after_those_of_the_fit() -> None:
+    lead = analysis(training(fetch_us=2500, loader="_SingleProcessDataLoaderIter"))
+    held = [HeldBack(finding, "Estimated while the machine was busy.") for finding in find([lead])]
+    verdict = judge(lead, (), None, held_back=held, fit_findings=[of_fit(5, "moderate")])
+    assert verdict.why == "1 finding of the recorded steps is held back. Over the fit: Long validation."
+    assert verdict.next.startswith("Validate less often.")
+    assert judge(lead, (), None, held_back=held).next == held[0].reason
 
 
 def test_a_healthy_training_is_told_what_is_left() -> None:

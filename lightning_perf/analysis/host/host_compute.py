@@ -11,11 +11,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_shapes, sum_by
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
-from lightning_perf.analysis.core.intervals import subtract, union
+from lightning_perf.analysis.intervals import (
+    averaged_steps,
+    averaged_time,
+    in_averaged_steps,
+    json_shapes,
+    subtract,
+    sum_by,
+    union,
+)
 from lightning_perf.analysis.kernels.arithmetic import TYPE_FOLLOWING, operand_arithmetic
-from lightning_perf.analysis.steps.categories import host_sets
+from lightning_perf.analysis.steps.breakdown import host_sets
 from lightning_perf.trace.indexing import distinct_rows, self_ns
 from lightning_perf.trace.trace import Trace
 
@@ -37,6 +43,8 @@ HostKind = Literal[
     "grouped convolution",
     "matrix product",
     "batched product",
+    "sparse product",
+    "recurrent layer",
     "attention",
     "long attention",
     "pooling",
@@ -75,7 +83,8 @@ _OPERATORS: dict[str, _Place] = {
     **_named(_Place("elementwise"), *_SIMPLE),
     **_named(_Place("convolution", (0, 1), 1), "mkldnn_convolution", "_slow_conv2d_forward", "slow_conv3d_forward"),
     **_named(_Place("convolution backward", (1, 2, 0), 2, (0, 1)), "convolution_backward", "_slow_conv2d_backward"),
-    **_named(_Place("matrix product"), "mm", "addmm", "mkldnn_linear", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
+    **_named(_Place("matrix product"), "mm", "addmm", "mkldnn_linear"),
+    **_named(_Place("recurrent layer"), "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
     **_named(_Place("batched product"), "bmm", "baddbmm"),
     **_named(_Place("matrix product", weight=1, calls=False), "linear"),
     **_named(_Place("attention"), _ATTENTION, f"{_ATTENTION}_backward"),
@@ -197,6 +206,8 @@ def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKin
             kind = "grouped convolution"
     if kind == "attention" and shapes and len(shapes[0]) == 4 and shapes[0][2] >= LONG_SEQUENCE:
         kind = "long attention"  # the queries, or in the backward pass the gradient: (batch, heads, queries, channels)
+    if kind == "matrix product" and any(shape and not own for shape, own in zip(shapes, strides, strict=False)):
+        kind = "sparse product"  # only sparse tensors have sizes and no strides
     weights = _elements(shapes, () if place.weight is None else (place.weight,))
     orders = {_layout(shapes[at], strides[at]) for at in tensors if at < len(strides)}
     # One operand with channels last is enough for a convolution to compute in that layout and return it.

@@ -15,10 +15,17 @@ from typing import Literal, get_args
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_time, in_averaged_steps, share_of
-from lightning_perf.analysis.core.intervals import intersect, merge, subtract, union
-from lightning_perf.analysis.steps.categories import host_sets
+from lightning_perf.analysis.intervals import (
+    averaged_time,
+    in_averaged_steps,
+    intersect,
+    json_list,
+    merge,
+    share_of,
+    subtract,
+    union,
+)
+from lightning_perf.analysis.steps.breakdown import host_collectives, host_sets, is_host_collective
 from lightning_perf.trace.columns import BoolArray, Int64Array, matched_part
 from lightning_perf.trace.indexing import enclosing_rows, parent_rows, used_codes
 from lightning_perf.trace.trace import Trace
@@ -57,11 +64,6 @@ _TYPE_BYTES = {
 def collective_kind(name: str) -> CollectiveKind:
     """Return the type of a collective or its kernel, from its name."""
     return next((kind for kind, pattern in _KINDS if pattern.search(matched_part(name))), "other")
-
-
-def is_host_collective(name: str) -> bool:
-    """Return whether an annotation marks a collective that runs on the host. NCCL's annotations mark only its issue."""
-    return name.startswith(("gloo:", "mpi:", "ucc:"))
 
 
 def is_device_collective(name: str) -> bool:
@@ -306,9 +308,7 @@ def _host_collectives(trace: Trace) -> tuple[HostCollective, ...]:
 
 
 def _host_exposed_ns(trace: Trace) -> int:
-    marks = trace.annotations
-    rows = trace.names_where(is_host_collective)[marks.name]
-    alone = subtract(merge(marks.start_ns[rows], marks.end_ns[rows]), union(*host_sets(trace).values()))
+    alone = subtract(host_collectives(trace), union(*host_sets(trace).values()))
     return intersect(alone, averaged_time(trace)).length_ns
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import outlying
-from lightning_perf.analysis.steps.growth import StepGrowth, find_growth
+from lightning_perf.analysis.intervals import outlying
+from lightning_perf.analysis.steps.fit_time import StepGrowth, find_growth
 from lightning_perf.run_files.steps import WARMUP_STEPS, StepSample, StepSamples
-from lightning_perf.statistics.ranks import hodges_lehmann_ratio
+from lightning_perf.statistics.exact import hodges_lehmann_ratio
 from lightning_perf.trace.columns import BoolArray, Int64Array
 
 MIN_STEPS_A_SIDE = 8
@@ -204,6 +205,9 @@ FEW_LONG = 0.2
 CANDIDATES = 5
 """Distances between long steps that are tried as a period, the most frequent first."""
 
+MOST_CHANCE = 0.01
+"""Highest chance that long steps without any order fit one of the periods that are tried."""
+
 
 class PeriodicSteps(Struct, frozen=True):
     """Steps of a run that take longer at regular distances.
@@ -257,6 +261,9 @@ def _period_of(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array, lon
         members = number % period == phase
         if int(members.sum()) < LEAST_LONG or not (~members).any():
             continue
+        tried = period * CANDIDATES * len(LIMIT_SCALES)
+        if tried * _chance(len(long), int(long.sum()), int(members.sum()), int(long[members].sum())) > MOST_CHANCE:
+            continue
         if float(long[members].mean()) >= MOST_LONG and float(long[~members].mean()) <= FEW_LONG:
             return PeriodicSteps(
                 period=int(period),
@@ -266,3 +273,16 @@ def _period_of(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array, lon
                 wait_ns=max(0, round(float(np.median(wait_ns[members]) - np.median(wait_ns[~members])))),
             )
     return None
+
+
+def _chance(steps: int, long: int, members: int, found: int) -> float:
+    """Return the probability that so many of the members are among the long steps if these are drawn by lot."""
+
+    def ways(of: int, taken: int) -> float:
+        return math.lgamma(of + 1) - math.lgamma(taken + 1) - math.lgamma(of - taken + 1)
+
+    most = min(members, long)
+    return sum(
+        math.exp(ways(members, each) + ways(steps - members, long - each) - ways(steps, long))
+        for each in range(max(found, long - (steps - members)), most + 1)
+    )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import gc
+import heapq
 import itertools
 import mmap
 import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from types import ModuleType
+from typing import Any, BinaryIO
 
 import torch
 
@@ -152,11 +155,14 @@ class MemoryWatch(FitObserver):
         begin_s = time.perf_counter()
         if len(self._censuses) > 1 and self._spent_s > CENSUS_SHARE * (begin_s - self._began_s):
             return
-        lengths = container_lengths()
+        found = containers()
         if not self._censuses:
-            self._lengths = lengths
-        items = max((length - self._lengths.get(key, length) for key, length in lengths.items()), default=0)
-        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors(), max(0, items))]
+            self._lengths = {id(each): len(each) for each in found}
+        grown = [(len(each) - self._lengths.get(id(each), len(each)), each) for each in found]
+        most = heapq.nlargest(MEASURED_CONTAINERS, grown, key=lambda pair: pair[0])
+        sizes = ((items * bytes_per_item(each), items) for items, each in most if items > 0)
+        item_bytes, items = max(sizes, default=(0, 0))
+        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors(), items, item_bytes)]
         self._spent_s += time.perf_counter() - begin_s
 
 
@@ -165,9 +171,12 @@ CONTAINERS = frozenset({list, dict, set})
 LEAST_ITEMS = 16
 """Items of containers that are followed: there are hundreds of thousands of smaller ones."""
 
+MEASURED_CONTAINERS = 20
+"""Containers with measured items: those that got most of them."""
 
-def container_lengths() -> dict[int, int]:
-    """Return the lengths of lists, dictionaries and sets by identity.
+
+def containers() -> list[list[Any] | dict[Any, Any] | set[Any]]:
+    """Return the lists, dictionaries and sets of the program.
 
     Subclasses, such as caches, are left out, and our own lists of samples.
     """
@@ -179,12 +188,47 @@ def container_lengths() -> dict[int, int]:
         for thing in itertools.compress(things, map(ours.__contains__, map(type, things)))
         for value in getattr(thing, "__dict__", {}).values()
     }
-    containers = itertools.compress(things, map(CONTAINERS.__contains__, map(type, things)))
-    return {
-        id(container): len(container)
-        for container in containers
-        if len(container) >= LEAST_ITEMS and id(container) not in own
-    }
+    found = itertools.compress(things, map(CONTAINERS.__contains__, map(type, things)))
+    return [each for each in found if len(each) >= LEAST_ITEMS and id(each) not in own]
+
+
+SAMPLED_ITEMS = 9
+"""Last items of a container that are measured."""
+
+MOST_OBJECTS = 10_000
+"""Objects below them that are counted at most."""
+
+
+def bytes_per_item(container: list[Any] | dict[Any, Any] | set[Any]) -> int:
+    """Return the memory of an item with all that only it refers to, by the last ones.
+
+    The very last item is not counted. All that it shares with the others, such as the model, is left out with it.
+    """
+    with suppress(RuntimeError, IndexError):  # another thread changes it
+        items = container.items() if isinstance(container, dict) else container
+        last = list(itertools.islice(items if isinstance(items, set) else reversed(items), SAMPLED_ITEMS))
+        seen: set[int] = set()
+        _new_bytes(last[0], seen)
+        return sum(_new_bytes(item, seen) for item in last[1:]) // max(1, len(last) - 1)
+    return 0
+
+
+def _new_bytes(thing: Any, seen: set[int]) -> int:
+    """Return the memory of an object and of all that it refers to, but has not been seen."""
+    left, size = [thing], 0
+    while left and len(seen) < MOST_OBJECTS:
+        each = left.pop()
+        if id(each) in seen or issubclass(type(each), type | ModuleType):  # isinstance asks proxies for their class
+            continue
+        seen.add(id(each))
+        with suppress(Exception):  # objects of other packages
+            if torch.Tensor in type(each).__mro__:
+                storage = each.untyped_storage()
+                size += 0 if storage.data_ptr() in seen else storage.nbytes()
+                seen.add(storage.data_ptr())
+            size += sys.getsizeof(each, 0)
+        left += gc.get_referents(each)
+    return size
 
 
 def count_tensors() -> tuple[TensorGroup, ...]:

@@ -13,13 +13,15 @@ from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import count_of, is_amd, matrix_units
-from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
-from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
-from lightning_perf.report.sections.forecast import forecast_section
-from lightning_perf.report.sections.fp32_comparison import shadow_blocks
-from lightning_perf.report.sections.memory import out_of_memory_blocks
-from lightning_perf.report.sections.precision import fp8_section, precision_pages
+from lightning_perf.report.sections.fit_time import compilation_section, fit_time_section, step_times_section
+from lightning_perf.report.sections.precision import (
+    bad_run_summary,
+    forecast_section,
+    fp8_section,
+    precision_pages,
+    shadow_blocks,
+)
 from lightning_perf.report.sections.rank import rank_parts
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_parts
 from lightning_perf.report.sections.report import (
@@ -27,11 +29,12 @@ from lightning_perf.report.sections.report import (
     capture_changes,
     device_line,
     held_back_blocks,
+    of_rank,
     rule_link,
     trust_block,
 )
-from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS
-from lightning_perf.report.verdict import saving_range, saving_text
+from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS, out_of_memory_blocks
+from lightning_perf.report.verdict import rests_on_first, saving_range, saving_text
 from lightning_perf.show.blocks import (
     EVERY_ROW,
     Block,
@@ -48,7 +51,7 @@ from lightning_perf.show.blocks import (
     note,
     tabulate,
 )
-from lightning_perf.statistics.ranks import Ratio
+from lightning_perf.statistics.exact import Ratio
 from lightning_perf.units import (
     NOT_AVAILABLE,
     format_bytes,
@@ -92,7 +95,8 @@ VIEWS = {
 }
 """The view with the figures behind the findings of each rule."""
 
-_CODE = re.compile(r"[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]+(?:\.[a-z_]+)*=[\w\"'.]*[\w\"']")
+_ARGUMENTS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_CODE = re.compile(rf"[A-Za-z_][\w.]*{_ARGUMENTS}|\b[A-Za-z_]+(?:\.[a-z_]+)*=[\w\"'.]*[\w\"']")
 """Calls and settings in a sentence, as ``DataLoader(…, num_workers=4)``."""
 
 
@@ -124,7 +128,9 @@ def report_parts(report: PerfReport) -> dict[str, Iterable[Block]]:
         parts["out_of_memory"] = out_of_memory_blocks(report.out_of_memory)
     if report.precision is not None:
         parts |= precision_pages(report.precision)
-    parts |= {name: page(shown) for name, page in PAGES.items() if (shown := getattr(report, name)) is not None}
+    for name, page in PAGES.items():
+        if (shown := getattr(report, name)) is not None:
+            parts[name] = of_rank(report, getattr(shown, "rank", None), page(shown))
     if not report.ranks:
         parts["missing.-1"] = _missing(report, None)
     most = max(FEWEST_ROWS, MOST_ROWS // max(len(report.ranks), 1))
@@ -186,10 +192,12 @@ def _missing_of_rank(report: PerfReport, rank: RankAnalysis) -> Iterator[tuple[s
 
 def _overview(report: PerfReport) -> dict[str, Iterable[Block]]:
     """Return the blocks of the parts of the first view that are about the whole report."""
+    first = int(rests_on_first(report.verdict, report.findings))
+    title = "More findings" if first else "Findings"
     found: dict[str, Iterable[Block]] = {
         "verdict": _verdict(report),
         "notes": map(note, report.notes),
-        "findings": _findings("More findings", "finding", report, report.findings[1:], 2),
+        "findings": _findings(title, "finding", report, report.findings[first:], first + 1),
         "fit_findings": _findings(
             "Findings of the whole fit",
             "time-of-the-whole-fit",
@@ -202,20 +210,21 @@ def _overview(report: PerfReport) -> dict[str, Iterable[Block]]:
     if report.held_back:
         found["held_back"] = held_back_blocks(report.held_back)
     if report.sources:
-        title = Heading("Traces", aside=f"made by lightning_perf {report.tool_version}")
-        found["sources"] = [title, Listing(tuple(Line((Span(source, "command"),)) for source in report.sources))]
+        heading = Heading("Traces", aside=f"made by lightning_perf {report.tool_version}")
+        found["sources"] = [heading, Listing(tuple(Line((Span(source, "command"),)) for source in report.sources))]
     return found
 
 
 def _verdict(report: PerfReport) -> Iterator[Block]:
     """Yield the verdict. If it rests on the first finding, that one is shown in full, without repeating its text."""
     verdict = report.verdict
+    yield from bad_run_summary(report.precision)
     yield Line(verdict.where, label="Where", label_style="strong")
-    before, found, _ = verdict.why.partition(report.findings[0].title) if report.findings else (verdict.why, "", "")
-    if not found:
+    if not rests_on_first(verdict, report.findings):
         yield Line(verdict.why, label="Why", label_style="strong")
         yield Line(verdict.next, "good", label="Next", label_style="strong")
         return
+    before = verdict.why.partition(report.findings[0].title)[0]
     if before.strip():
         yield Line(before.strip(), label="Why", label_style="strong")
     yield _card(report, report.findings[0], 1, folded=False)

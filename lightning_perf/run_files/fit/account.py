@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from lightning_perf.errors import TraceError
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.run_files.jsonl import Count, RankLog
 
 VERSION = 1
@@ -160,24 +160,30 @@ class FitAccount(Struct, frozen=True):
     collections: tuple[GcTotals, ...] = ()
     core_wait_ns: Count | None = None
 
-    def group_ns(self, group: Group) -> int:
-        """Return the time of a group."""
-        return sum(entry.time_ns for entry in self.entries if entry.group == group)
-
     def entry(self, group: Group, name: str) -> AccountEntry:
         """Return an entry; one of zero if no entry has this name."""
         found = (entry for entry in self.entries if entry.group == group and entry.name == name)
         return next(found, AccountEntry(group, name, 0, 0))
 
     @property
+    def report_ns(self) -> int:
+        """Time of the report, which comes after the training."""
+        return self.entry("own cost", "report").time_ns
+
+    @property
+    def fit_ns(self) -> int:
+        """Time of the fit without the report."""
+        return self.wall_ns - self.report_ns
+
+    @property
     def samples_per_second(self) -> float | None:
         """Samples of this process per second of the whole fit; None if they were not counted."""
-        return self.samples / self.wall_ns * 1e9 if self.samples and self.wall_ns else None
+        return self.samples / self.fit_ns * 1e9 if self.samples and self.fit_ns else None
 
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens of this process per second of the whole fit; None if they were not counted."""
-        return self.tokens / self.wall_ns * 1e9 if self.tokens and self.wall_ns else None
+        return self.tokens / self.fit_ns * 1e9 if self.tokens and self.fit_ns else None
 
 
 _ACCOUNTS: RankLog[FitAccount] = RankLog(FitAccount, "account", "account of a fit")

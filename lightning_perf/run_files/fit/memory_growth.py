@@ -39,12 +39,14 @@ class TensorCensus(Struct, frozen=True):
     """All tensors at the end of a step, and the container that grew most.
 
     Attributes:
-        items: How many more items the list, dictionary or set has that grew most since the first census.
+        items: How many more items one list, dictionary or set has since the first census: that with the largest ones.
+        item_bytes: The memory of these items, estimated from the last ones.
     """
 
     step: Count
     groups: tuple[TensorGroup, ...]
     items: Count = 0
+    item_bytes: Count = 0
 
 
 class WorkerGrowth(Struct, frozen=True):

@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import pytest
 
-from lightning_perf.analysis.model.optimizers import optimizer_steps
+from lightning_perf.analysis.model.workload import optimizer_steps
 from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
@@ -32,6 +30,26 @@ def test_figures(operators: tuple[str, ...], implementation: str | None) -> None
     assert (found.operators, found.launches) == (len(operators), len(operators))
     assert found.operator_names == tuple(sorted(operators))
     assert (found.host_ns, found.device_ns) == (200_000, 4_000 * len(operators))
+
+
+CLIPPED_BY_NORM = ("aten::_foreach_norm", "aten::add", "aten::_foreach_mul_")
+
+
+@pytest.mark.parametrize(
+    ("clipping", "clipped_us"),
+    [(CLIPPED_BY_NORM, 20 + 20 + 15), (("aten::_foreach_clamp_min_", "aten::_foreach_clamp_max_"), 2 * 15)],
+)
+@pytest.mark.parametrize(
+    ("operators", "implementation"),
+    [(("aten::mul_", "aten::addcdiv_"), "loop"), (("aten::_foreach_addcdiv_",), "foreach")],
+)
+def test_clipping_is_no_part_of_the_optimizer(
+    clipping: tuple[str, ...], clipped_us: int, operators: tuple[str, ...], implementation: str
+) -> None:
+    found = known(optimizer_steps(recording(*clipping, *operators).build()))
+    assert found.implementation == implementation
+    assert found.operator_names == tuple(sorted(operators))
+    assert found.host_ns == 1000 * (200 - clipped_us)
 
 
 def test_zero_grad_is_no_step() -> None:

@@ -293,7 +293,7 @@ def test_a_loader_of_the_program_belongs_to_the_callback_that_iterates_over_it(t
     callback = type("Reads", (Callback,), {"on_train_epoch_start": on_train_epoch_start})()
     make_trainer(tmp_path, quick(), callbacks=[callback]).fit(make_module(), loader(3))
     account = account_of(tmp_path)
-    assert account.group_ns("worker start-up") == 0
+    assert "worker start-up" not in {entry.group for entry in account.entries if entry.time_ns}
     assert not account.starts
     assert account.entry("callbacks", "Reads.on_train_epoch_start").time_ns > 0
 
@@ -329,7 +329,7 @@ def test_the_account_covers_the_fit_and_the_process_before_it(tmp_path: Path) ->
     account = account_of(tmp_path)
     assert 0 < account.wall_ns <= outside_ns
     assert all(entry.time_ns >= 0 for entry in account.entries)
-    assert account.group_ns("own cost") > 0
+    assert "own cost" in {entry.group for entry in account.entries if entry.time_ns}
     assert not {"start", "stop", "profile", "describe"} & vars(trainer.profiler).keys()
     # A second fit of the same process and callback has an account of its own, and nothing before it.
     trainer = make_trainer(tmp_path / "second", callback)

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader
 from lightning_perf import CaptureOptions, PerfCallback, analyze
 from lightning_perf.callbacks.recording.captures import (
     AGREED_AHEAD_NS,
-    LEAST_HISTORY,
     LIMIT_EVERY,
     LOOK_EVERY_NS,
     Captures,
@@ -26,7 +25,7 @@ from lightning_perf.callbacks.recording.captures import (
     SignalRequests,
     SlowStepDetector,
 )
-from lightning_perf.callbacks.recording.recording_plan import Recording
+from lightning_perf.callbacks.recording.recording_plan import LEAST_HISTORY, Recording
 from lightning_perf.callbacks.recording.schedule import Action, Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, RecordedWindow, Slowdown

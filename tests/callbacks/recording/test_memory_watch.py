@@ -17,6 +17,7 @@ from lightning_perf.callbacks.recording import memory_watch
 from lightning_perf.callbacks.recording.memory_watch import (
     MAX_SAMPLES,
     MemoryWatch,
+    bytes_per_item,
     count_tensors,
     process_bytes,
 )
@@ -118,6 +119,25 @@ def test_the_container_that_grows_is_found_among_all(tmp_path: Path, monkeypatch
     record = read_growth(tmp_path)
     assert record is not None
     assert [census.items for census in record.censuses] == [0, pytest.approx(700, abs=50)]
+
+
+@pytest.mark.parametrize(
+    ("items", "size"),
+    [
+        ([float(number) for number in range(20)], 24),
+        ([np.zeros(1000) for _ in range(20)], 8000),
+        ({number: {"image": torch.zeros(500)} for number in range(20)}, 2000),
+        ({bytes([number]) * 3000 for number in range(20)}, 3000),
+        ([torch.zeros(20, 1000)[number] for number in range(20)], 80_000),  # views of one row that keep all rows alive
+    ],
+)
+def test_the_size_of_an_item(items: Any, size: int) -> None:
+    assert bytes_per_item(items) == pytest.approx(size, abs=1000)
+
+
+def test_objects_that_all_items_share_are_not_counted() -> None:
+    shared = bytes(10**6)
+    assert bytes_per_item([(number, shared) for number in range(20)]) < 200
 
 
 def test_resident_memory() -> None:

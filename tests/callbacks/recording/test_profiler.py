@@ -16,7 +16,7 @@ import torch
 from torch.autograd.profiler import profile as autograd_profile
 from torch.torch_version import TorchVersion
 
-from lightning_perf.analysis.host.user_code import COLLECTION
+from lightning_perf.analysis.host.waits import COLLECTION
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import (
     RecorderWatch,

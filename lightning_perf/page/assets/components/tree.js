@@ -71,7 +71,7 @@ export function tree({ id, caption, columns, rows, parents }) {
     const [first, ...others] = visible;
     const sign = parent ? (isOpen ? "▾" : "▸") : "";
     const mark = h("span", { class: parent ? "twist" : "twist leaf", "aria-hidden": "true", on: { click: () => toggle(i) } }, sign);
-    const name = h("span", { class: "name code" }, first.value(rows[i]).trimStart());
+    const name = h("span", { class: first.code ? "name code" : "name" }, first.value(rows[i]).trimStart());
     const properties = {
       role: "row",
       "data-row": i,
