@@ -10,6 +10,7 @@ KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 WORKERS = $(shell $(BIN)/python -c "import os; print(os.cpu_count() + 1)")
 WHEEL_VENV := build/wheel-venv
 TRANSFORMERS := build/transformers
+NEED_TRANSFORMERS := tests/loop/test_transformers_callback.py tests/tune/test_transformers_trainer.py
 
 .PHONY: help env demo test lint types contracts wheel docs readme unit transformers clean
 
@@ -32,10 +33,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: env
 	$(BIN)/python -m recipes.signlang --log-dir demo_output
 
-# mypy uses one core, and the other two wait for downloads.
-test: lint contracts
-	$(MAKE) --jobs=2 types wheel transformers
-	$(MAKE) unit
+# Two at a time, begun in this order: beside mypy, which uses one core, two wait for downloads, and then the tests begin.
+test: lint
+	$(MAKE) --jobs=2 types wheel contracts transformers unit
 
 lint: env
 	$(BIN)/ruff check .
@@ -76,7 +76,7 @@ $(TRANSFORMERS)/.installed: $(VENV)/.installed constraints.txt
 	touch $@
 
 transformers: $(TRANSFORMERS)/.installed
-	$(SINGLE_THREADED) PYTHONPATH=$(TRANSFORMERS) $(BIN)/pytest tests/loop/test_transformers_callback.py
+	$(SINGLE_THREADED) PYTHONPATH=$(CURDIR)/$(TRANSFORMERS) $(BIN)/pytest $(NEED_TRANSFORMERS)
 
 clean:
 	rm -rf $(VENV) build dist demo_output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -6,6 +6,7 @@ root of the repository. Run it as ``python docs/refresh.py README.md docs/*.md``
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -19,16 +20,27 @@ BLOCK = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n```\w*\n).*?^(```)",
 def output(command: str) -> str | None:
     """Run a command with the programs of this environment, in a terminal of 100 columns.
 
+    Several blocks may quote parts of one output, each after a pipe of its own. The command before it runs once.
+
     Returns:
         Its output as the docs quote it, or None if it failed.
     """
+    first, _, rest = command.partition(" | ")
+    if "&&" in first:  # only the last of these commands goes into the pipe
+        first, rest = command, ""
+    printed = _printed(first, None)
+    if rest and printed is not None:
+        printed = _printed(rest, printed)
+    return None if printed is None else "".join(f"{line.rstrip()}\n" for line in printed.strip("\n").splitlines())
+
+
+@functools.cache
+def _printed(command: str, given: str | None) -> str | None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PATH": path}
     shell = ["bash", "-euo", "pipefail", "-c", command]
-    done = subprocess.run(shell, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        return None
-    return "".join(f"{line.rstrip()}\n" for line in done.stdout.strip("\n").splitlines())
+    done = subprocess.run(shell, cwd=ROOT, env=environment, input=given, stdout=subprocess.PIPE, text=True, check=False)
+    return None if done.returncode else done.stdout
 
 
 def refreshed(text: str) -> tuple[str, list[str]]:

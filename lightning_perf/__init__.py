@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.callbacks.precision.switch import PrecisionError
     from lightning_perf.callbacks.precision_callback import PrecisionCallback
-    from lightning_perf.callbacks.recording.captures import CaptureOptions
+    from lightning_perf.callbacks.recording.recording_plan import CaptureOptions
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.errors import ExitCode, ReportError, TraceError
     from lightning_perf.findings.finding import Finding
     from lightning_perf.inference.backbones import sweep_backbones
-    from lightning_perf.inference.results.sweep import Sweep
-    from lightning_perf.inference.results.tradeoff import Tradeoff
+    from lightning_perf.inference.results.tradeoff import Sweep, Tradeoff
     from lightning_perf.inference.run import measure_variants
     from lightning_perf.loop.perf_loop import PerfLoop
     from lightning_perf.loop.transformers_callback import PerfTrainerCallback
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CaptureOptions": "lightning_perf.callbacks.recording.captures",
+    "CaptureOptions": "lightning_perf.callbacks.recording.recording_plan",
     "Compared": "lightning_perf.report.compared",
     "Comparison": "lightning_perf.compare.verdicts.comparison",
     "ExitCode": "lightning_perf.errors",
@@ -50,7 +49,7 @@ _HOMES = {
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
     "PrecisionError": "lightning_perf.callbacks.precision.switch",
     "ReportError": "lightning_perf.errors",
-    "Sweep": "lightning_perf.inference.results.sweep",
+    "Sweep": "lightning_perf.inference.results.tradeoff",
     "Trace": "lightning_perf.trace.trace",
     "TraceError": "lightning_perf.errors",
     "Tradeoff": "lightning_perf.inference.results.tradeoff",
@@ -104,7 +103,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in _TORCH:
             raise
-        from lightning_perf.project import install_command
+        from lightning_perf.lazy_imports import install_command
 
         extra = "infer" if _HOMES[name].startswith("lightning_perf.inference") else "train"
         hint = f"{name} needs {error.name}. Install it with: {install_command(extra)}"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from lightning_perf.errors import ExitCode, UserError
 from lightning_perf.lazy_imports import MissingExtraError
-from lightning_perf.schema import schema_text
 
 PLOTS = (".png", ".svg", ".pdf")
 
@@ -172,7 +172,7 @@ def share_or_zero(text: str) -> float:
 def thread_count(text: str) -> int:
     """Parse a number of CPU threads, or ``all`` for one per core that this process may use."""
     if text == "all":
-        from lightning_perf.workers.processors import usable_cpus  # not needed for --help
+        from lightning_perf.workers.limits import usable_cpus  # not needed for --help
 
         return usable_cpus()
     try:
@@ -279,6 +279,12 @@ def _add_printed(
     group.add_argument(flag, action=PrintAndExit, nargs=0, help=help)
 
 
+def _schema(parser: argparse.ArgumentParser) -> str:
+    from lightning_perf.documents import schema_text  # msgspec takes as long to load as the rest of a help text
+
+    return schema_text(parser.prog.rpartition(" ")[2])
+
+
 def add_outputs(
     parser: argparse.ArgumentParser,
     *,
@@ -293,7 +299,7 @@ def add_outputs(
     _add_printed(
         group,
         "--schema",
-        lambda parser: schema_text(parser.prog.rpartition(" ")[2]),
+        _schema,
         "print the JSON Schema of --json and exit",
     )
     group.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables as Markdown")
@@ -344,3 +350,72 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+class Shown(Protocol):
+    """A document as this module uses it. With ``--html``, it also has `write_html`."""
+
+    def print(self) -> None:
+        """Print the document."""
+
+    def to_markdown(self) -> str:
+        """Return the document as Markdown."""
+
+    def to_json(self) -> str:
+        """Return the document as JSON."""
+
+
+def show(
+    document: Shown,
+    options: argparse.Namespace,
+    *,
+    title: str | None = None,
+    text: Mapping[str, Any] | None = None,
+    save_plots: Callable[[Path], object] | None = None,
+    kept_as: str | None = None,
+) -> None:
+    """Write the files that the options of `add_outputs` ask for, then print the document.
+
+    The document is printed even if a file cannot be written, because a measurement may have taken hours.
+
+    Args:
+        text: Arguments of its `print` and `to_markdown`; by default the rows of ``--top``.
+    """
+    given, say = vars(options), progress_printer(options.quiet)
+    text = text if text is not None else {"top": given["top"]} if "top" in given else {}
+
+    def draw(save: Callable[[Path], object], path: Path) -> None:
+        saved = save(path)
+        say(f"plot: {path}" if saved is None else f"plots: {saved}")
+
+    writers: dict[str, Callable[[Path], None]] = {
+        "html": lambda path: document.write_html(path, title=title),  # type: ignore[attr-defined]
+        "markdown": lambda path: write_output(path, document.to_markdown(**text)),
+    }
+    if save_plots is not None:
+        writers["plot"] = lambda path: draw(save_plots, path)
+    if kept_as is not None:
+        writers["out"] = lambda path: write_output(path / kept_as, document.to_json())
+    problems = list(_failures(writers, given))
+    with suppress(BrokenPipeError):  # the reader has exited, and the exit code still has to give the outcome
+        if options.json:
+            sys.stdout.write(document.to_json())
+        else:
+            document.print(**text)
+    if problems:
+        raise UserError(" ".join(problems))
+
+
+def _failures(writers: Mapping[str, Callable[[Path], None]], given: Mapping[str, Any]) -> Iterator[str]:
+    """Write each file that was asked for, and yield the errors of those that cannot be written."""
+    for name, write in writers.items():
+        path = given.get(name)
+        if path is None:
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path)
+        except UserError as error:
+            yield str(error)
+        except OSError as error:
+            yield f"{path}: cannot be written ({error.strerror}). Give another file."

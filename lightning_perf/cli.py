@@ -14,7 +14,7 @@ from typing import Protocol
 from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
 from lightning_perf.errors import ExitCode, UserError
-from lightning_perf.project import REPOSITORY_URL
+from lightning_perf.lazy_imports import REPOSITORY_URL
 from lightning_perf.show.terminal_text import ASCII_FALLBACK, safe
 
 

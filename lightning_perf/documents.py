@@ -1,4 +1,4 @@
-"""The common parts of all documents: JSON, a page that opens offline, and reading back a saved document.
+"""The common parts of all documents: JSON and its schema, a page that opens offline, and reading one back.
 
 A document is a frozen struct of plain values, complete in itself: reading one needs neither torch nor the files that
 it was made from. It computes nothing, and gives its content as blocks. The formats in `lightning_perf.show` write them.
@@ -7,10 +7,12 @@ They load on first use, so that importing a document stays cheap.
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, ClassVar, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -18,9 +20,9 @@ from msgspec import Struct
 from lightning_perf.saved_json import decode_json
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
+
 
 TOP = 8
 """Rows of a long table, unless you ask for more."""
@@ -61,7 +63,7 @@ class TextDocument(Document, frozen=True):
 
     def to_markdown(self) -> str:
         """Return the document as GitHub-flavoured Markdown, e.g. for a pull request or a results page."""
-        from lightning_perf.show.markdown import to_markdown
+        from lightning_perf.show.markup import to_markdown
 
         return to_markdown(self.blocks())
 
@@ -95,7 +97,7 @@ class LongDocument(Document, frozen=True):
         Args:
             top: Rows of each long table, e.g. of operators.
         """
-        from lightning_perf.show.markdown import to_markdown
+        from lightning_perf.show.markup import to_markdown
 
         return to_markdown(self.blocks(top))
 
@@ -133,9 +135,8 @@ class PageDocument(Document, frozen=True):
 
 def page_json(document: PageDocument) -> bytes:
     """Return a document as JSON for its page, with the blocks of the page."""
-    from lightning_perf.page.blocks import add_parts
-
-    return add_parts(document._page_data(), document._parts())
+    parts = {name: blocks for name, items in document._parts().items() if (blocks := tuple(items))}
+    return document._page_data()[:-1] + b',"parts":' + msgspec.json.encode(parts) + b"}"
 
 
 class Format(Struct, frozen=True):
@@ -207,3 +208,69 @@ class SavedDocument(Document, frozen=True):
 
 class _Head(msgspec.Struct):
     schema_version: int
+
+
+_COMPARISON = (
+    "lightning_perf.compare.verdicts.comparison:Comparison",
+    "lightning_perf.compare.verdicts.comparison:Unfair",
+    "lightning_perf.compare.verdicts.comparison:InvalidRuns",
+)
+
+DOCUMENTS: Mapping[str, tuple[str, ...]] = {
+    "analyze": ("lightning_perf.report.document:PerfReport", "lightning_perf.memory_snapshot.document:MemoryReport"),
+    "diff": ("lightning_perf.report.compared:Compared", "lightning_perf.memory_snapshot.compared:MemoryDiff"),
+    "tune": ("lightning_perf.tune.result:TuneResult",),
+    "data": ("lightning_perf.loading.result:LoadingReport",),
+    "compare": _COMPARISON,
+    "study": _COMPARISON,
+    "gate": _COMPARISON,
+    "history": (
+        "lightning_perf.history.document:History",
+        "lightning_perf.history.gate:HistoryGate",
+        "lightning_perf.compare.verdicts.comparison:Unfair",
+        "lightning_perf.compare.verdicts.comparison:InvalidRuns",
+    ),
+    "infer": ("lightning_perf.inference.results.tradeoff:Tradeoff", "lightning_perf.inference.results.tradeoff:Sweep"),
+    "explain": (
+        "lightning_perf.findings.pages:Explanation",
+        "lightning_perf.report.document:NanDiagnosis",
+        "lightning_perf.estimates.calibration:Calibration",
+    ),
+}
+"""The documents that each command can print with ``--json``."""
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_ATTRIBUTE = re.compile(r"^ {8}(\w+): ", re.MULTILINE)
+
+
+def schema_text(command: str) -> str:
+    """Return the schema of a command's documents as indented JSON."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(make_schema(command)), indent=2).decode() + "\n"
+
+
+def make_schema(command: str) -> dict[str, Any]:
+    """Return the JSON Schema of a command's documents. The text on each field comes from the docstring of its class."""
+    import msgspec
+
+    types = []
+    for place in DOCUMENTS[command]:
+        module, _, name = place.partition(":")
+        types.append(getattr(importlib.import_module(module), name))
+    roots, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    for definition in definitions.values():
+        _move_descriptions(definition)
+    root = roots[0] if len(roots) == 1 else {"anyOf": list(roots)}
+    return {"$schema": _DIALECT, "title": f"lightning-perf {command} --json", **root, "$defs": definitions}
+
+
+def _move_descriptions(definition: dict[str, Any]) -> None:
+    """Move the section *Attributes* of a class's docstring to the properties of its schema."""
+    text, _, attributes = definition.get("description", "").partition("    Attributes:\n")
+    if text:
+        definition["description"] = " ".join(text.partition("    Example:")[0].split())
+    _, *found = _ATTRIBUTE.split(attributes.partition("\n    Example:")[0])
+    for name, meaning in zip(found[::2], found[1::2], strict=True):
+        if name in definition.get("properties", {}):
+            definition["properties"][name]["description"] = " ".join(meaning.split())

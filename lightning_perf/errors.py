@@ -115,3 +115,13 @@ def _cause(error: BaseException) -> tuple[BaseException, list[str]]:
 def _short_place(place: re.Match[str]) -> str:
     name = place["path"].replace("\\", "/").rpartition("/")[2]
     return f"{name}, line {place['line']}:"
+
+
+class CompareError(UserError):
+    """A comparison or a study cannot continue. The message names the cause, the place and the fix."""
+
+
+class InvalidRunsError(CompareError):
+    """An arm has no valid run left, or no block has a valid run of both arms."""
+
+    exit_code = ExitCode.INVALID_RUNS

@@ -1,4 +1,4 @@
-"""Import on first use: the public names of a package, optional packages, and objects that an option names."""
+"""Import on first use: public names, optional packages with their install command, and named objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,32 @@ from pathlib import Path
 from typing import Any
 
 from lightning_perf.errors import UserError, reason_of
-from lightning_perf.project import install_command
+
+REPOSITORY_URL = "https://github.com/lightning-perf/lightning_perf"
+
+_SOURCE = f" @ git+{REPOSITORY_URL}"
+"""The source for pip. Set it to an empty string once the package is on PyPI, and every hint changes with it."""
+
+
+def install_command(extra: str = "") -> str:
+    """Return the command that installs this package.
+
+    Example:
+        >>> print(install_command("train"))
+        pip install "lightning-perf[train] @ git+https://github.com/lightning-perf/lightning_perf"
+    """
+    extras = f"[{extra}]" if extra else ""
+    return f'pip install "lightning-perf{extras}{_SOURCE}"'
+
+
+def page_url(page: str) -> str:
+    """Return the address of a page of the documentation.
+
+    Example:
+        >>> page_url("docs/profiling.md")
+        'https://github.com/lightning-perf/lightning_perf/blob/main/docs/profiling.md'
+    """
+    return f"{REPOSITORY_URL}/blob/main/{page}"
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -10,9 +10,9 @@ import argparse
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -51,47 +51,6 @@ class _RefusedError(Exception):
     """The token lacks the permission."""
 
 
-class _Problem(msgspec.Struct):
-    message: str
-    type: str = ""
-
-
-class _Answer(msgspec.Struct):
-    data: msgspec.Raw = msgspec.Raw(b"null")
-    errors: list[_Problem] = []
-
-
-class _Comment(msgspec.Struct, rename="camel"):
-    id: str
-    body: str
-    viewer_did_author: bool
-
-
-class _Comments(msgspec.Struct):
-    nodes: list[_Comment]
-
-
-class _PullRequest(msgspec.Struct):
-    id: str
-    comments: _Comments
-
-
-class _Repository(msgspec.Struct, rename="camel"):
-    pull_request: _PullRequest
-
-
-class _Found(msgspec.Struct):
-    repository: _Repository
-
-
-class _Numbered(msgspec.Struct):
-    number: int
-
-
-class _Event(msgspec.Struct):
-    pull_request: _Numbered | None = None
-
-
 def comment(options: argparse.Namespace) -> int:
     """Write the file of ``--comment`` into the comment, and return the exit code."""
     try:
@@ -114,13 +73,15 @@ def _write_comment(number: int, body: str) -> str:
         raise CommentError("GITHUB_REPOSITORY", f"{repository!r} is not a repository", "Set it to OWNER/NAME")
     owner, _, name = repository.partition("/")
     marker = body.partition("\n")[0]
+
+    def read(data: Any) -> tuple[str, list[str]]:
+        found = data["repository"]["pullRequest"]
+        nodes = found["comments"]["nodes"]
+        return found["id"], [one["id"] for one in nodes if one["viewerDidAuthor"] and one["body"].startswith(marker)]
+
     try:
-        found = _request(_Found, _FIND, owner=owner, name=name, number=number).repository.pull_request
-        own = [each.id for each in found.comments.nodes if each.viewer_did_author and each.body.startswith(marker)]
-        if own:
-            _request(dict, _UPDATE, id=own[-1], body=body)
-        else:
-            _request(dict, _ADD, id=found.id, body=body)
+        request, own = _request(read, _FIND, owner=owner, name=name, number=number)
+        _request(dict, _UPDATE if own else _ADD, id=own[-1] if own else request, body=body)
     except _RefusedError as error:
         return (
             f"no comment: the token may not comment on {repository}#{number} ({error}). In your own repository, add "
@@ -129,8 +90,8 @@ def _write_comment(number: int, body: str) -> str:
     return f"{'updated' if own else 'wrote'} the comment on {repository}#{number}"
 
 
-def _request(kind: type[T], query: str, **variables: object) -> T:
-    """Send a GraphQL request with ``gh``, and return the data of its answer."""
+def _request(read: Callable[[Any], T], query: str, **variables: object) -> T:
+    """Send a GraphQL request with ``gh``, and read the data of its answer."""
     token = _token(os.environ)
     server = os.environ.get("GITHUB_SERVER_URL") or "https://github.com"
     host = server.removeprefix("https://")
@@ -151,18 +112,17 @@ def _request(kind: type[T], query: str, **variables: object) -> T:
     except subprocess.TimeoutExpired as error:
         raise CommentError(host, f"did not answer within {TIMEOUT_S} s", "Try again") from error
     try:
-        answer: _Answer = decode_json(done.stdout or b"{}", _Answer)
-        problem = next(iter(answer.errors), None)
-        if problem is not None and problem.type in REFUSED:
-            raise _RefusedError(safe(problem.message[:200]))
+        answer = decode_json(done.stdout or b"{}", dict[str, Any])
+        problem = next(iter(answer.get("errors") or ()), None)
+        if problem is not None and problem.get("type") in REFUSED:
+            raise _RefusedError(safe(problem["message"][:200]))
         if done.returncode or problem is not None:
-            said = problem.message if problem is not None else done.stderr.decode(errors="replace").strip()
+            said = problem["message"] if problem is not None else done.stderr.decode(errors="replace").strip()
             shown = said.replace(token, "***")[-200:] or f"gh ended with exit code {done.returncode}"
             raise CommentError(host, f"refused the comment ({shown})", "Check the token and the number")
-        data: T = decode_json(bytes(answer.data), kind)
-    except msgspec.DecodeError as error:
+        return read(answer["data"])
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
         raise CommentError(host, f"sent an answer that is not GitHub's ({error})", "Check GITHUB_SERVER_URL") from error
-    return data
 
 
 def _body(text: str, key: str, environment: Mapping[str, str]) -> str:
@@ -182,10 +142,10 @@ def _event_number(environment: Mapping[str, str]) -> int | None:
     if not path:
         return None
     try:
-        event: _Event = decode_json(Path(path).read_bytes(), _Event)
-    except (OSError, msgspec.DecodeError) as error:
+        event = decode_json(Path(path).read_bytes(), dict[str, Any])
+        return int(event["pull_request"]["number"]) if event.get("pull_request") is not None else None
+    except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise CommentError(path, f"is not an event of GitHub ({error})", "Give --pull-request N") from error
-    return event.pull_request.number if event.pull_request is not None else None
 
 
 def _token(environment: Mapping[str, str]) -> str:

@@ -367,9 +367,11 @@ def describe_left(seconds: float) -> str:
     """Return the time that is left in words.
 
     Example:
-        >>> describe_left(725), describe_left(42), describe_left(-1)
-        ('12 min left', '42 s left', 'no time left')
+        >>> describe_left(725), describe_left(204), describe_left(42), describe_left(-1)
+        ('12 min left', '3 min 24 s left', '42 s left', 'no time left')
     """
-    if seconds >= 120:
+    if seconds >= 600:
         return f"{seconds / 60:.0f} min left"
+    if seconds >= 120:
+        return f"{format_duration(1e9 * seconds)} left"
     return f"{seconds:.0f} s left" if seconds > 0 else "no time left"

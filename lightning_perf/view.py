@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 from msgspec import Struct
 
 from lightning_perf.errors import UserError
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.run_files.traces import find_traces
 
 CONTENT_TYPES = {

@@ -3,8 +3,6 @@
 By hand: ``LIGHTNING_PERF_TEST_ON_GPU=1 pytest tests/on_gpu.py``.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import math
@@ -24,7 +22,7 @@ import lightning_perf
 from lightning_perf import PerfCallback, PrecisionCallback
 from lightning_perf.inference import MeasureOptions, measure_variants
 from lightning_perf.inference.measurement.measure import Effort
-from lightning_perf.probe.replay.graph import CudaQueue
+from lightning_perf.probe.replay.call_graph import CudaQueue
 from lightning_perf.run_files.probe import read_probe
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.result import Outcome
@@ -337,10 +335,10 @@ def test_the_peak_memory_of_a_fit_is_its_own(tmp_path: Path) -> None:
 
 def test_nvml_answers_for_the_trainings_device(tmp_path: Path) -> None:
     pytest.importorskip("pynvml")
-    from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
+    from lightning_perf.callbacks.run_record.device_health import DeviceHealth, device_uuids
 
     trainer = make_trainer(tmp_path, None, **ON_GPU)
-    uuids = gpu_uuids(trainer)
+    uuids = device_uuids([trainer.strategy.root_device])
     assert len(uuids) == 1
     health = DeviceHealth(uuids)
     health.start()

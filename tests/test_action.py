@@ -3,8 +3,6 @@
 The expressions in it are few, and each is evaluated here as GitHub documents it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

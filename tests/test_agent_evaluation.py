@@ -1,7 +1,5 @@
 """The evaluation of findings and of clients: its cases, its scores, and the passed cases of the rules themselves."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

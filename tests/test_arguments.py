@@ -1,7 +1,5 @@
 """Option types say what they want; none of their errors names a function."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable

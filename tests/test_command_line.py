@@ -1,7 +1,5 @@
 """The commands agree: one spelling per option, lists with commas, helpful errors, documented exit codes."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json
@@ -213,7 +211,7 @@ def test_list_without_torch_names_the_extra() -> None:
 def test_device_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from lightning_perf.inference.model.subject import choose_device
+    from lightning_perf.inference.model import choose_device
 
     assert parse("infer", "x").device == "auto"
     for there, device in ((False, "cpu"), (True, "cuda")):

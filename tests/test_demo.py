@@ -1,7 +1,5 @@
 """``lightning-perf demo`` shows a real recording at once: without torch, without a network, without a browser."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
@@ -13,8 +11,8 @@ import pytest
 import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.demo import RECORDINGS, RUNS
-from lightning_perf.page.browser import has_browser
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
+from lightning_perf.page.html import has_browser
 from tests.support.absent_packages import without
 
 MOST_BYTES = 500_000

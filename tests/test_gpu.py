@@ -1,7 +1,5 @@
 """Where the machine has a CUDA GPU, what needs one is tried on it; all other tests are kept away from it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

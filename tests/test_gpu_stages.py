@@ -1,7 +1,5 @@
 """The runner behind `benchmarks/gpu.sh`: results survive failures and time limits."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

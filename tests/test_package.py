@@ -1,14 +1,12 @@
 """What `import lightning_perf` gives."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
 import pytest
 
 import lightning_perf
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from tests.support.absent_packages import without
 
 USE = """

@@ -1,7 +1,5 @@
 """The public names and their documents: the same results from Python as from the command line."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

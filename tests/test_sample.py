@@ -1,7 +1,5 @@
 """The small trace that comes with the project: two equal steps, made by hand, with a known answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lightning_perf

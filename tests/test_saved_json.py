@@ -1,7 +1,5 @@
 """JSON that somebody else wrote: each fault is one kind of error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import re
@@ -14,7 +12,7 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.errors import TraceError
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.view import SHOWN_NS, TimelineServer, ViewerError, find_viewer, view
 
 TRACE = gzip.compress(b'{"traceEvents": []}')

@@ -85,7 +85,7 @@ def make_question(case: Case, folder: Path) -> dict[str, Any]:
             "choices": list(OUTCOMES),
         }
     from lightning_perf.findings.pages import read_symptoms
-    from lightning_perf.findings.registry import RULE_IDS
+    from lightning_perf.findings.whole_run import RULE_IDS
 
     choices = {rule: symptom for rule, symptom in read_symptoms().items() if rule in RULE_IDS}
     return {"question": FINDINGS_QUESTION, "kind": case.kind, "folder": str(folder), "choices": choices}
@@ -98,9 +98,8 @@ def answer_with_rules(question: dict[str, Any]) -> dict[str, Any]:
         return {"findings": [found.kind for found in (*report.findings, *report.fit_findings)]}
     from lightning_perf.compare.judge import judge_arms
     from lightning_perf.compare.records.record import find_records
-    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.comparison import Comparison, Unfair
     from lightning_perf.compare.verdicts.gates import Settings
-    from lightning_perf.compare.verdicts.refusal import Unfair
 
     runs = {name: find_records(folder) for name, folder in question["arms"].items()}
     result = judge_arms(runs, Settings(treatment=tuple(question["treatment"])), store=False)

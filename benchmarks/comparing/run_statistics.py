@@ -27,11 +27,9 @@ import scipy
 
 from lightning_perf.compare.study.definition import balanced_orders
 from lightning_perf.statistics.collapse import clopper_pearson
-from lightning_perf.statistics.drift import measure_drift
+from lightning_perf.statistics.exact import hodges_lehmann_shift, sign_flip_test, two_sample_test, walsh_interval
 from lightning_perf.statistics.location import Kept, non_inferiority, paired_difference, paired_ratio, unpaired_ratio
-from lightning_perf.statistics.permutation import sign_flip_test, two_sample_test
-from lightning_perf.statistics.ranks import hodges_lehmann_shift, walsh_interval
-from lightning_perf.statistics.spread import sd_ratio
+from lightning_perf.statistics.spread import measure_drift, sd_ratio
 from lightning_perf.statistics.values import Estimate, Float64Array
 
 RESULTS = Path(__file__).parents[1] / "results" / "run_statistics.md"

@@ -30,9 +30,8 @@ from scipy.special import ndtr
 
 from benchmarks.comparing.run_statistics import write_simulation
 from lightning_perf.compare.verdicts.pair import MOST_SKEW, RANK_BLOCKS
-from lightning_perf.statistics.distributions import t_quantile
-from lightning_perf.statistics.ranks import signed_rank_counts
-from lightning_perf.statistics.values import Float64Array
+from lightning_perf.statistics.exact import signed_rank_counts
+from lightning_perf.statistics.values import Float64Array, t_quantile
 
 RESULTS = Path(__file__).parents[1] / "results" / "verdict_noise.md"
 STEPS = 100

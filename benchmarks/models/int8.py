@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.options import make_parser
 from benchmarks.versions import device_name, versions_text
 from lightning_perf.inference.measurement.timing import predict
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 from lightning_perf.inference.runtimes.base import Call
 from lightning_perf.inference.runtimes.eager import module_call
 from lightning_perf.inference.runtimes.export import calibration_reader, write_onnx

@@ -156,7 +156,7 @@ def table(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Make the runs, take turns, write the results."""
-    from lightning_perf.workers.processors import usable_cpus
+    from lightning_perf.workers.limits import usable_cpus
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, nargs="?", help="the folder that holds traces/")

@@ -3,8 +3,8 @@
     python benchmarks/reading/trace_reading.py /path/to/corpus --traceinsight-python /venv/bin/python
 
 Traces of the wanted sizes are made once by repeating a real one with later times and new correlation numbers. Every
-measurement is a fresh process, the arms take turns, and the median of the rounds is reported: wall and CPU seconds
-after the imports, and peak resident memory. Arms:
+measurement is a fresh process, and the arms take turns. The median of the rounds is reported: wall and CPU seconds
+after the imports, peak resident memory, and its peak without pages of files, which the system can drop. Arms:
 
 - ``floor``: read, cut and decode the same bytes into typed events (needed fields only), keeping nothing
 - ``read_trace``: `lightning_perf.read_trace` in one process
@@ -49,7 +49,18 @@ HERE = Path(__file__).parents[1]
 # The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
-METHOD_VERSION = 5
+METHOD_VERSION = 6
+
+PROCESSES = (2, 4, 8, 16)
+"""Numbers of worker processes that the forecast is for."""
+
+COMPUTED = (
+    "Computed (not measured) from the processor times of `read_trace_cores`: one process cuts the text, joins the rows "
+    "and sorts them. Its time and that of the workers overlap wholly (least) or not at all (most)."
+)
+
+SAMPLE_S = 0.02
+"""Time between two looks at the memory of a measured process."""
 
 PEERS = ("torch_tb_profiler", "traceinsight")
 """The arms that take minutes: they run in fewer rounds, and where wanted on fewer sources."""
@@ -92,7 +103,7 @@ def reading(path: Path, processes: int = 1) -> int:
 
 def reading_on_all(path: Path) -> int:
     """Read with a worker process for each processor; returns the number of rows."""
-    from lightning_perf.workers.processors import usable_cpus
+    from lightning_perf.workers.limits import usable_cpus
 
     return reading(path, usable_cpus())
 
@@ -151,11 +162,12 @@ def worker(arm: str, path: Path) -> None:
     run, modules = WORKERS[arm]
     for module in modules:
         importlib.import_module(module)
-    wall, cpu = time.perf_counter(), cpu_s()
+    wall, cpu, own = time.perf_counter(), cpu_s(), time.process_time()
     count = run(path)
     figures = {
         "wall_s": time.perf_counter() - wall,
         "cpu_s": cpu_s() - cpu,
+        "own_cpu_s": time.process_time() - own,
         "peak_mb": peak_mb(),
         "count": count,
     }
@@ -174,12 +186,24 @@ def measure(arm: str, path: Path, traceinsight_python: str | None) -> dict[str, 
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, CACHE_VARIABLE: cache if again or arm == "analyze_kept" else OFF}
         for _ in range(1 + again):  # the first reader fills the cache
-            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:300]}
-    figures: dict[str, Any] = json.loads(lines[-1])
+            code, output, errors, anonymous_mb = watched(command, environment)
+    lines = output.strip().splitlines()
+    if code or not lines:
+        return {"error": (errors.strip().splitlines() or ["no output"])[-1][:300]}
+    figures: dict[str, Any] = {"anonymous_mb": anonymous_mb, **json.loads(lines[-1])}
     return figures if figures["count"] else {"error": f"{arm} read no event"}
+
+
+def watched(command: list[str], environment: dict[str, str]) -> tuple[int, str, str, float]:
+    """Run a command; return its exit code, both outputs, and its peak memory without pages of files, in MB."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    status, peak_kb = Path(f"/proc/{process.pid}/status"), 0
+    while process.poll() is None:  # the outputs are short enough for their pipes
+        found = status.read_text().partition("RssAnon:")[2].split()  # none of a process that has just ended
+        peak_kb = max(peak_kb, int(found[0]) if found else 0)
+        time.sleep(SAMPLE_S)
+    output, errors = process.communicate()
+    return process.returncode, output, errors, peak_kb / 1024
 
 
 def linear_fit(events: list[float], seconds: list[float]) -> dict[str, float]:
@@ -269,12 +293,36 @@ def summary(source: str, path: Path, arm: str, found: list[dict[str, Any]]) -> d
     good = [figures for figures in found if "error" not in figures]
     if not good:
         return {**row, "error": found[0]["error"] if found else "not run"}
-    for key in ("wall_s", "cpu_s", "peak_mb"):
+    for key in ("wall_s", "cpu_s", "peak_mb", "anonymous_mb"):
         row[key] = round(float(np.median([figures[key] for figures in good])), 3)
     row["rounds"] = len(good)
     if arm == "floor":
         row["events"] = good[0]["count"]
+    if "own_cpu_s" in good[0]:
+        row["own_cpu_s"] = round(float(np.median([figures["own_cpu_s"] for figures in good])), 3)
     return row
+
+
+def more_processes(rows: list[dict[str, Any]]) -> list[str]:
+    """A forecast for machines with more cores: the process that cuts and joins stays one, and the rest is divided."""
+    lines = []
+    for row in rows:
+        if row["arm"] != "read_trace_cores" or row.get("own_cpu_s", 0) >= row.get("cpu_s", 0):
+            continue  # without worker processes
+        own, shared = row["own_cpu_s"], row["cpu_s"] - row["own_cpu_s"]
+        for number in PROCESSES:
+            least, most = max(own, shared / number), own + shared / number
+            lines.append(f"| {row['source']} | {row['size_mb']} | {number} | {least:.2f} | {most:.2f} |")
+    if not lines:
+        return []
+    return [
+        "",
+        COMPUTED,
+        "",
+        "| source | MB | workers | least wall s | most wall s |",
+        "|---|--:|--:|--:|--:|",
+        *lines,
+    ]
 
 
 def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -303,18 +351,20 @@ def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         + f"{about['method_version']}: `benchmarks/reading/trace_reading.py` describes the arms. Medians of "
         f"interleaved " + "rounds, each a fresh process; imports are not counted.",
         "",
-        "| source | MB | events | arm | wall s | × floor | CPU s | × floor | peak MB |",
-        "|---|--:|--:|---|--:|--:|--:|--:|--:|",
+        "| source | MB | events | arm | wall s | × floor | CPU s | × floor | peak MB | without files |",
+        "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         base = floors.get((row["source"], row["size_mb"]))
         events = f"{base['events']:,}" if base else ""
         if "error" in row:
-            figures = f"failed: {row['error']} | | | | "
+            figures = f"failed: {row['error']} | | | | | "
         else:
             wall, cpu = (f"{row[key] / base[key]:.2f}" if base else "" for key in ("wall_s", "cpu_s"))
-            figures = f"{row['wall_s']:.2f} | {wall} | {row['cpu_s']:.2f} | {cpu} | {row['peak_mb']:.0f}"
+            memory = f"{row['peak_mb']:.0f} | {row['anonymous_mb']:.0f}"
+            figures = f"{row['wall_s']:.2f} | {wall} | {row['cpu_s']:.2f} | {cpu} | {memory}"
         lines.append(f"| {row['source']} | {row['size_mb']} | {events} | {row['arm']} | {figures} |")
+    lines += more_processes(rows)
     lines += [
         "",
         "CPU seconds against events, least squares:",

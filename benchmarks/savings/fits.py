@@ -23,7 +23,7 @@ from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.savings.networks import ALL, Network, RandomBatches, Training
 from lightning_perf.probe.estimate import lower_quartile
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.workers.memory_limit import free_bytes
+from lightning_perf.workers.limits import free_bytes
 
 WARM_UP_STEPS = 5
 

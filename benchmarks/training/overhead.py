@@ -70,7 +70,7 @@ WINDOW = range(9, 19)
 PARTS = {"first": [*range(1, 9), *range(19, 100)], "window": list(WINDOW), "after": list(range(19, 39)), "steady": None}
 COMPONENTS = {
     "timer": "steps.step_timer.StepTimer steps.step_tracker.StepTracker recording.profiler.WindowProfiler fit.Fit",
-    "account": "account.time_stack.TimeStack account.fit_account.FitAccountant",
+    "account": "account.time_stack.TimeStack account.fit_account.FitAccountant account.totals.FitTotals",
     "record": "run_record.fit_record.LoopRecord run_record.fit_record.FitRecord recording.memory_watch.MemoryWatch",
     "monitors": "mistakes.watch.MistakeWatch compilation.monitor.CompileMonitor",
     "log": "steps.step_log.StepLog trainer_log.TrainerLog",

@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import device_name, versions_text
-from lightning_perf.statistics.ranks import walsh_ratio
+from lightning_perf.statistics.exact import walsh_ratio
 from recipes.signlang.data.data_module import Batch, SignData, augment, default_workers
 from recipes.signlang.data.image_set import read_image_set
 from recipes.signlang.data.split import split_images

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from lightning_perf.analysis.compilation.summary import CompileReport
+from lightning_perf.analysis.compilation import CompileReport
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.analysis.model.memory import Memory, PeakCategory
 from lightning_perf.analysis.model.operators import OperatorTable

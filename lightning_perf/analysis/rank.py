@@ -7,34 +7,32 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from lightning_perf.analysis.compilation.calls import CompiledCalls, compiled_calls
-from lightning_perf.analysis.core.averaged_steps import without_tails
+from lightning_perf.analysis.compilation import CompiledCalls, compiled_calls
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
-from lightning_perf.analysis.host.host_pace import HostPace, host_pace
-from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
+from lightning_perf.analysis.host.launches import ClockSkew, HostPace, Launches, clock_skew, host_pace, launches
 from lightning_perf.analysis.host.loading import Loading, loading
-from lightning_perf.analysis.host.pauses import Pauses, pauses
-from lightning_perf.analysis.host.sync_points import StopFlags, SyncPoints, stop_flags, sync_points
+from lightning_perf.analysis.host.waits import Pauses, StopFlags, SyncPoints, pauses, stop_flags, sync_points
+from lightning_perf.analysis.intervals import without_tails
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
 from lightning_perf.analysis.kernels.efficiency import Efficiency, HardwareCounters, efficiency, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import GraphRegionTable, KernelTable, graph_regions, kernels
 from lightning_perf.analysis.model.attention import Attention, LanguageModel, attention, language_model
-from lightning_perf.analysis.model.call_tree import CallTree, call_tree
 from lightning_perf.analysis.model.memory import Memory, memory
-from lightning_perf.analysis.model.modules import ModuleTree, modules
+from lightning_perf.analysis.model.modules import CallTree, ModuleTree, call_tree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
-from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
-from lightning_perf.analysis.model.recompute import (
+from lightning_perf.analysis.model.timeline import Timeline, timeline
+from lightning_perf.analysis.model.workload import (
     AnomalyChecks,
+    OptimizerSteps,
     Recompute,
+    Workload,
     anomaly_checks,
+    optimizer_steps,
     recompute,
     repeated_operators,
+    workload,
 )
-from lightning_perf.analysis.model.timeline import Timeline, timeline
-from lightning_perf.analysis.model.workload import Workload, workload
-from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
-from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
+from lightning_perf.analysis.precision.amp_gain import AmpGain, AutocastTax, amp_gain, autocast_tax
 from lightning_perf.analysis.ranks.communication import Communication, Wrapper, communication, wrappers
 from lightning_perf.analysis.ranks.distributed import LinkUse
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
@@ -42,8 +40,8 @@ from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.probe import Probe
-from lightning_perf.trace.columns import release_columns
 from lightning_perf.trace.description import Metadata, Problems
+from lightning_perf.trace.on_disk import release_columns
 from lightning_perf.trace.trace import Trace
 
 _Section = TypeVar("_Section")

@@ -8,12 +8,12 @@ from statistics import median
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import outlying
+from lightning_perf.analysis.intervals import outlying
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import COMPARED_STEPS, steps_after
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.steps import WARMUP_STEPS, StepSample, StepSamples
-from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
+from lightning_perf.statistics.exact import Ratio, hodges_lehmann_ratio
 
 MIN_STEPS = 5
 """Steps needed before a window, inside it and after it. The default schedule leaves that many before its first window.

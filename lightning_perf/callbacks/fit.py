@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import functools
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning_perf.callbacks.account.fit_account import FitAccountant
-from lightning_perf.callbacks.account.garbage_watch import GarbageWatch
+from lightning_perf.callbacks.account.totals import FitTotals
 from lightning_perf.callbacks.compilation.monitor import CompileMonitor
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.captures import Captures, OverheadBudget
 from lightning_perf.callbacks.recording.memory_watch import MemoryWatch
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
-from lightning_perf.callbacks.recording.recording_plan import OverheadBudget, Recording
-from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule, recording_notes
+from lightning_perf.callbacks.recording.recording_plan import Recording
+from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
-from lightning_perf.callbacks.steps.core_use import CoreUse, thread_use
-from lightning_perf.callbacks.steps.fit_state import FitContext, FitState, Signal, StepObserver, TrainingLoop
+from lightning_perf.callbacks.steps.core_use import CoreUse
+from lightning_perf.callbacks.steps.fit_state import FitContext, FitState, Signal, TrainingLoop
 from lightning_perf.callbacks.steps.hang_watch import HangWatch
 from lightning_perf.callbacks.steps.lightning_hooks import HookTimes, OptimizerHooks, ProfilerHooks
-from lightning_perf.callbacks.steps.observers import Observers
+from lightning_perf.callbacks.steps.observers import FitObserver, Observers
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
 from lightning_perf.callbacks.trainer_log import TrainerLog
-from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.run_record import study_folder, study_place
 from lightning_perf.run_files.steps import StepSample
@@ -36,8 +35,7 @@ from lightning_perf.run_files.steps import StepSample
 class Fit:
     """The steps of one fit of a Trainer, or of one training of a loop without a Trainer.
 
-    It adds a step tracker to the observers, as the last one. The tracker calls everything that follows steps and
-    phases. If any of that fails, the tracker is dropped.
+    It adds all that follows steps and phases to the observers.
     """
 
     def __init__(
@@ -52,54 +50,51 @@ class Fit:
         trainer_log: TrainerLog | None = None,
         accounts: Sequence[FitAccountant] = (),
     ) -> None:
+        self.began_s = time.perf_counter()
+        self.loop = loop
         self.folder = folder
         self.errors = errors
-        context = FitContext(loop, folder, errors) if state is None else FitContext(loop, folder, errors, state)
+        self.trainer_log = trainer_log or TrainerLog(None, errors)
+        self._observers = observers
+        context = FitContext(loop, folder, errors, FitState() if state is None else state)
         self._state = state = context.state
-        self._schedule, self._shortened = fit_schedule(recording.schedule, recording.open_fields, loop.expected_steps)
-        self._refusal = _refusal(loop, folder, recording.ranks)
+        schedule, shortened = fit_schedule(recording.schedule, recording.open_fields, loop.expected_steps)
+        refusal = _refusal(loop, folder, recording.ranks)
+        self._notes = [each for each in (refusal or shortened,) if each is not None]
+        self._log = StepLog(context, self.trainer_log)
         self._profilers: list[WindowProfiler] = []
-        self._budgets: list[OverheadBudget] = []
-        self._captures: list[Captures] = []
+        recorders: list[FitObserver] = []
         hook_times: HookTimes | None = None
-        core_use: list[CoreUse] = []
-        memory: list[MemoryWatch] = []
-        if self._refusal is None and folder is not None:
-            plan = WindowPlan(self._schedule, folder)
+        core_use = CoreUse(state)
+        if refusal is None and folder is not None:
             hook_times = loop.hook_times
+            plan = WindowPlan(schedule, folder)
             loader: dict[str, Any] = {}
             with errors.instead("the settings of the data loader are not recorded"):
                 loader = loop.loader_facts()
             container = str(loader.get("container") or "")
-            core_use = [CoreUse(state, loader.get("workers") or 0, container, iterators=loop.loader_iterators)]
-            if recording.max_overhead is not None:
-                self._budgets = [OverheadBudget(recording.max_overhead)]
-            if recording.captures is not None:
-                self._captures = [Captures(recording.captures, context, folder, plan)]
+            core_use = CoreUse(state, loader.get("workers") or 0, container, iterators=loop.loader_iterators)
+            budgets = [OverheadBudget(recording.max_overhead)] if recording.max_overhead is not None else []
             lists = WindowLists(loop.tensor_source, observers) if recording.profile_memory else None
-            notes = WindowNotes(context, core_use[0], loader, lists)
-            budget = next(iter(self._budgets), None)
+            notes = WindowNotes(context, core_use, loader, lists)
             self._profilers = [
-                WindowProfiler(context, plan, recording, notes, on_window=self._on_window, budget=budget)
+                WindowProfiler(
+                    context,
+                    plan,
+                    recording,
+                    notes,
+                    on_window=observers.on_window,
+                    may_begin=lambda: all(budget.allows() for budget in budgets),
+                )
             ]
-        if folder is not None and study_folder() is None:
-            memory = [MemoryWatch(context, worker=core_use[0].worker_growth if core_use else lambda: None)]
-        self._windows = context.writer(WINDOWS, "the cost of the profiler is no longer saved")
-        self._log = StepLog(context, trainer_log or TrainerLog(None, errors))
-        totals = [_Totals(state, account) for account in accounts]
-        self._sample_takers = (
-            self._log.add,
-            *(each.add for each in totals),
-            *(each.add for each in self._captures),
-            *(each.add for each in self._budgets),
-        )
+            captures = [Captures(recording.captures, context, folder, plan)] if recording.captures is not None else []
+            recorders = [*self._profilers, *captures, *budgets, core_use]
         # On a GPU the host runs ahead, so that its phases say nothing about the waits of the device.
-        device = loop.device
-        compared = accounts if device.type == "cpu" and loop.world_size > 1 else ()
-        timer = StepTimer(
+        compared = accounts if loop.device.type == "cpu" and loop.world_size > 1 else ()
+        self._timer = StepTimer(
             state,
-            on_sample=self._on_sample,
-            device_clock=cuda_clock(device) if device.type == "cuda" else None,
+            on_sample=observers.on_sample,
+            device_clock=cuda_clock(loop.device) if loop.device.type == "cuda" else None,
             phases_ns=next((account.step_phases_ns for account in compared), None),
         )
         compilations = CompileMonitor(
@@ -109,46 +104,28 @@ class Fit:
             errors=errors,
             since_ns=next((account.began_ns for account in accounts), None),
         )
-        watches: list[HangWatch] = []
-        if recording.hang_after is not None:
-            watches = [HangWatch(recording.hang_after, context, functools.partial(self._progress, loop))]
-        taps = _Taps(loop, observers, accounts, hook_times)
+        watched = folder is not None and study_folder() is None
         # The order matters. At the start of a step the profiler decides first whether it runs, and the others read that
         # from the state; the timer starts last. At the end of a step the order is reversed: the timer stops first, then
         # the window closes, and files are written last. So none of this work is timed or recorded.
-        self.tracker = StepTracker(
-            state,
-            loop,
-            [
-                taps,
-                *totals,
-                self._log,
-                *self._profilers,
-                *self._captures,
-                compilations,
-                *memory,
-                *core_use,
-                *watches,
-                timer,
-            ],
-            counts_all=loop.profiler is not None and loop.automatic,
-            on_follow=taps.follow_phases,
-        )
-        if hook_times is not None:
-            observers.add(hook_times)
-        observers.add(self.tracker)
-        for each in totals:
-            each.garbage.start()  # here and not earlier: from here on, the tracker closes it
-        with errors.instead("hangs are not watched"):
-            for watch in watches:
-                watch.start()
-        for captures in self._captures:
-            with observers.isolate(self.tracker):
-                captures.listen()  # last: if something above fails, nothing would restore the signal handler
+        self._followers: list[FitObserver] = [
+            *([hook_times] if hook_times is not None else []),
+            _Taps(loop, observers, accounts, hook_times),
+            *(FitTotals(state, account) for account in accounts),
+            self._log,
+            *recorders,
+            compilations,
+            *([MemoryWatch(context, worker=core_use.worker_growth)] if watched else []),
+            *([HangWatch(recording.hang_after, context, self._progress)] if recording.hang_after is not None else []),
+            self._timer,
+        ]
+        counts_all = loop.profiler is not None and loop.automatic
+        self.tracker = StepTracker(state, loop, observers, self._followers, counts_all=counts_all)
+        observers.add(*self._followers, self.tracker)
 
     def add_step(self, step_ns: int) -> None:
         """Count a step that ended before the observation started, and was timed by the host."""
-        self._on_sample(StepSample(self._state.whole_steps, step_ns, 0, None, None, False))
+        self._observers.on_sample(StepSample(self._state.whole_steps, step_ns, 0, None, None, False))
         self._state.whole_steps += 1
 
     def unsaved_samples(self) -> tuple[StepSample, ...]:
@@ -172,79 +149,13 @@ class Fit:
 
     def notes(self) -> list[str]:
         """Return notes on the recording for the user, one line each."""
-        notes = [each for each in (self._refusal or self._shortened,) if each is not None]
-        refused = sum(budget.refused for budget in self._budgets)
-        if refused:  # no other reason is needed
-            notes.append(f"max_overhead is used up: {refused} further windows of the profiler were left out.")
-        else:
-            for profiler in self._profilers:
-                notes += recording_notes(
-                    self._schedule,
-                    self._state.whole_steps,
-                    profiler.recorded_steps,
-                    foreign_profiler=profiler.foreign_profiler,
-                )
-        if any(captures.full for captures in self._captures):
-            notes.append("Captures take max_bytes of the disk: further ones were left out.")
-        return [*notes, *self.errors.messages]
+        return [*self._notes, *(note for each in self._followers for note in each.notes()), *self.errors.messages]
 
-    def _progress(self, loop: TrainingLoop) -> tuple[int, ...]:
-        return self._state.whole_steps, self.tracker.batches, loop.validation_batches()
-
-    def _on_sample(self, sample: StepSample) -> None:
-        for take in self._sample_takers:
-            take(sample)
-
-    def _on_window(self, window: RecordedWindow) -> None:
-        for budget in self._budgets:
-            budget.window_ends(window.pause_ns + window.export_ns)
-        for captures in self._captures if window.capture else ():
-            captures.window_ends(window.trace_bytes)
-        self._windows.append(window)
+    def _progress(self) -> tuple[int, ...]:
+        return self._state.whole_steps, self.tracker.batches, self.loop.validation_batches()
 
 
-MARKED_STEPS = 16
-"""Steps after which the account keeps the times until then for the first time, and then each time they have doubled."""
-
-
-class _Totals(StepObserver):
-    """The samples, tokens and garbage collections of the fit, and the time of its first half, for its account."""
-
-    def __init__(self, state: FitState, account: FitAccountant) -> None:
-        self._state = state
-        self._account = account
-        self.garbage = GarbageWatch(state)
-        self._samples: int | None = 0
-        self._tokens: int | None = 0
-        self._next_mark = MARKED_STEPS
-        self._use = thread_use()
-
-    def add(self, sample: StepSample) -> None:
-        """Count the sample of a step; the totals are unknown from the first step without a count on."""
-        self._samples = None if self._samples is None or sample.samples is None else self._samples + sample.samples
-        self._tokens = None if self._tokens is None or sample.tokens is None else self._tokens + sample.tokens
-        if self._state.whole_steps >= self._next_mark:
-            self._next_mark = 2 * self._state.whole_steps
-            self._account.mark_steps(self._state.whole_steps)
-
-    def finish(self) -> None:
-        if not self._state.whole_steps:
-            return
-        use = thread_use()
-        self._account.totals = {
-            "steps": self._state.whole_steps,
-            "samples": self._samples,
-            "tokens": self._tokens,
-            "collections": self.garbage.totals(),
-            "core_wait_ns": max(0, use[1] - self._use[1]) if use is not None and self._use is not None else None,
-        }
-
-    def close(self) -> None:
-        """Stop to watch the garbage collector."""
-        self.garbage.close()
-
-
-class _Taps(StepObserver):
+class _Taps(FitObserver):
     """The hooks through which the Trainer's profiler and torch's optimizers call the observers."""
 
     def __init__(
@@ -261,7 +172,6 @@ class _Taps(StepObserver):
         observers.on_change.append(self._follow_optimizers)
 
     def follow_phases(self, follow: bool) -> None:
-        """Follow all phases of a step, or fetches and checkpoints only."""
         for hooks in self._profiler_hooks:
             hooks.follow_phases(follow)
         self._observers.refresh()

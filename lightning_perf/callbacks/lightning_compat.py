@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 
 Trainer: TypeAlias = Any
 """A `Trainer` of either package; they have no common type."""

@@ -20,7 +20,7 @@ from lightning_perf.callbacks.report import ReportLength, print_line
 from lightning_perf.callbacks.steps.hang_watch import training_phase
 from lightning_perf.run_files.fit.out_of_memory import MemoryPhase, OutOfMemory, write_out_of_memory
 from lightning_perf.units import format_bytes
-from lightning_perf.workers.memory_limit import free_bytes
+from lightning_perf.workers.limits import free_bytes
 
 _HOST_TEXTS = ("can't allocate memory: you tried to allocate", "not enough memory: you tried to allocate")
 """Messages of torch's allocators on the host, which raise a plain RuntimeError (c10/core/impl/alloc_cpu.cpp)."""

@@ -16,8 +16,7 @@ from lightning_perf.callbacks.out_of_memory import report_out_of_memory
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import ObservedCallback, Precision, PrecisionCallback
-from lightning_perf.callbacks.recording.captures import CaptureOptions
-from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
+from lightning_perf.callbacks.recording.recording_plan import CaptureOptions, Recording, check_choice
 from lightning_perf.callbacks.report import ProbeOption, ReportLength, check_probe
 from lightning_perf.callbacks.session import AttachedLog, FitSession, SessionOptions, open_account
 from lightning_perf.callbacks.steps.observers import Observers
@@ -215,7 +214,6 @@ class PerfCallback(ObservedCallback):
         if self._session is not None:
             self._session.finish()
             self._stop_observing()
-            self._session.mark_as_done()
 
     def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Close the run record, analyze the recorded steps, and print the report."""

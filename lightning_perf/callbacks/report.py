@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.fit import Fit
     from lightning_perf.callbacks.lightning_compat import Trainer
     from lightning_perf.callbacks.run_record.run_folder import RankFiles
-    from lightning_perf.callbacks.trainer_log import TrainerLog
     from lightning_perf.report.build import LiveFit
     from lightning_perf.report.document import PerfReport
     from lightning_perf.run_files.numerics.precision import RunPrecision
@@ -44,18 +43,15 @@ def report_fit(
     trainer: Trainer | None,
     *,
     error: BaseException | None,
-    world_size: int,
     show: ReportLength,
-    trainer_log: TrainerLog | None = None,
     precision: RunPrecision | None = None,
-    probe_s: float = 0.0,
-    probe_requested: bool = False,
+    probe: ProbeOption = False,
     to_loggers: bool = False,
 ) -> PerfReport | None:
     """Report on a fit that has ended, perhaps by an error, on rank 0. A fault in here is reported and not raised."""
     if error is not None and fit.is_empty:
         return None  # the error itself is all there is to report
-    if isinstance(error, Exception) and world_size > 1:
+    if isinstance(error, Exception) and fit.loop.world_size > 1:
         _leave_report(fit, files, show)
         return None
     errors, folder = fit.errors, fit.folder
@@ -68,8 +64,9 @@ def report_fit(
                 with errors.instead("notes are not saved"):
                     write_notes(folder, notes)
             notes += files.wait(0.0 if error is not None else RANKS_WAIT_S)
+            probe_s = probe_seconds(probe, time.perf_counter() - fit.began_s, fit.loop.world_size)
             if probe_s and error is None and fit.has_trace:
-                _probe(folder, probe_s, errors, requested=probe_requested)
+                _probe(folder, probe_s, errors, requested=probe is not None)
         report = build_fit_report(folder, LiveFit(notes, precision, fit.unsaved_samples()))
     except Exception as failure:
         errors.report("the report could not be made", failure)
@@ -84,9 +81,8 @@ def report_fit(
             stop_live_bar(trainer)
         with errors.instead("the report is not shown"):
             print_fit_report(report, folder, show)
-    if trainer is not None and trainer_log is not None:
-        with errors.instead("the report is not logged"):
-            trainer_log.finish(report_metrics(report), int(trainer.global_step))
+    with errors.instead("the report is not logged"):
+        fit.trainer_log.finish(report_metrics(report), fit.loop.global_step)
     if to_loggers:
         with errors.instead("the report is not sent to the loggers"):
             send_report(report, folder, trainer, errors)
@@ -186,7 +182,7 @@ def print_fit_report(report: PerfReport, folder: Path | None, length: ReportLeng
     if length == "full":
         report.print()
         return
-    from lightning_perf.report.sections.short import short_blocks
+    from lightning_perf.report.sections.report import short_blocks
     from lightning_perf.show.console import print_blocks
 
     print_blocks(short_blocks(report, folder))
@@ -232,7 +228,7 @@ def _send(logger: Any, report: PerfReport, figures: dict[str, float], page: Path
 def _summary(report: PerfReport) -> str:
     from lightning_perf.report.document import key_figures
     from lightning_perf.show.blocks import Line, table
-    from lightning_perf.show.markdown import to_markdown
+    from lightning_perf.show.markup import to_markdown
 
     verdict = report.verdict
     lines = (("Where", verdict.where), ("Why", verdict.why), ("Next", verdict.next))

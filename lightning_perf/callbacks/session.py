@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +23,6 @@ from lightning_perf.callbacks.report import (
     ReportLength,
     complete_report,
     print_line,
-    probe_seconds,
     report_fit,
 )
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
@@ -88,7 +86,6 @@ class FitSession:
         precision: PrecisionCallback,
         accounts: Sequence[FitAccountant],
     ) -> None:
-        self._began_s = time.perf_counter()
         self._options = options
         self._precision = precision
         self._accounts = accounts
@@ -126,16 +123,10 @@ class FitSession:
             return
         for account in self._accounts:
             account.folder = self.folder
-        state = FitState()
-        setting = self._precision.setting
-        record = FitRecord(
-            trainer,
-            module,
-            self.folder,
-            self.errors,
-            setting.keep_fp32 if setting is not None else (),
-            hashed=self._options.fingerprint == "full",
-        )
+        loop, state, setting = TrainerLoop(trainer), FitState(), self._precision.setting
+        keep_fp32 = setting.keep_fp32 if setting is not None else ()
+        hashed = self._options.fingerprint == "full"
+        record = FitRecord(loop, trainer, self.folder, self.errors, keep_fp32=keep_fp32, hashed=hashed)
         self._records.append(record)
         self.observers.add(record)
         if not self._in_study:  # monitors would slow down one arm and not the other
@@ -143,7 +134,7 @@ class FitSession:
             self._add_requested_monitors(trainer, module, state)
         try:
             self.fit = Fit(
-                TrainerLoop(trainer),
+                loop,
                 recording=self._options.recording,
                 folder=self.folder,
                 observers=self.observers,
@@ -196,10 +187,6 @@ class FitSession:
             account.training_ends()
         self._log.close()
 
-    def mark_as_done(self) -> None:
-        """Let the other ranks know that the files of this one are written."""
-        self._rank_files.ends()
-
     def report(self, trainer: Trainer, exception: BaseException | None = None) -> None:
         """Close the run record, analyze the recorded steps, and print the report."""
         for record in self._records:
@@ -207,22 +194,18 @@ class FitSession:
         self._records = []
         for account in self._accounts:
             account.save("report" if exception is None else "exception")
-        self.mark_as_done()
+        self._rank_files.ends()
         fit, self.fit = self.fit, None
         if fit is None or not self._leads:
             return
-        probe, world_size = self._options.probe, int(trainer.world_size)
         report = report_fit(
             fit,
             self._rank_files,
             trainer,
             error=exception,
-            world_size=world_size,
             show=self._options.report,
-            trainer_log=self._log,
             precision=self._precision.result,
-            probe_s=probe_seconds(probe, time.perf_counter() - self._began_s, world_size),
-            probe_requested=probe is not None,
+            probe=self._options.probe,
             to_loggers=self._options.log_report,
         )
         if report is not None and self.folder is not None:

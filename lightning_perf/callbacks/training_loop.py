@@ -11,6 +11,7 @@ from lightning_perf.callbacks.lightning_compat import Trainer, holds_whole_model
 from lightning_perf.callbacks.recording.data_loading import Facts, data_loading
 from lightning_perf.callbacks.recording.schedule import expected_steps
 from lightning_perf.callbacks.recording.window_notes import product_parameters
+from lightning_perf.callbacks.run_record.device_health import device_uuids
 from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 
 
@@ -29,7 +30,6 @@ class TrainerLoop:
         self.log_every = int(trainer.log_every_n_steps)
         self.profiler: Any = trainer.profiler
         self.model: Any = trainer.lightning_module
-        self.expected_steps = expected_steps(trainer)
         self.hook_times: HookTimes | None = HookTimes(trainer)
         self.obstacle: str | None = None
         # Compare by name: each Lightning package has a class of its own.
@@ -38,6 +38,10 @@ class TrainerLoop:
                 "No step was recorded: the Trainer's own PyTorchProfiler is active, and two profilers at a time crash. "
                 'Leave out Trainer(profiler="pytorch") to get this report.'
             )
+
+    @property
+    def expected_steps(self) -> int | None:
+        return expected_steps(self._trainer)
 
     @property
     def global_step(self) -> int:
@@ -68,3 +72,10 @@ class TrainerLoop:
 
     def tensor_source(self) -> tuple[Any, Iterable[Any]]:
         return self.model, self._trainer.optimizers
+
+    def gpu_uuids(self) -> list[str]:
+        """Return the names of its own GPU, and on rank 0 of the others of this machine."""
+        devices = [self.device]
+        if self.rank == 0:
+            devices += getattr(self._trainer.strategy, "parallel_devices", None) or ()
+        return device_uuids(list(dict.fromkeys(devices)))

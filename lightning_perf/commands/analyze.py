@@ -9,9 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_list, add_outputs, at_least, describe, positive, print_error, progress_printer
+from lightning_perf.arguments import (
+    add_list,
+    add_outputs,
+    at_least,
+    describe,
+    positive,
+    print_error,
+    progress_printer,
+    show,
+)
 from lightning_perf.errors import ExitCode, TraceError
-from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
     from lightning_perf.findings.finding import Finding
@@ -131,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
         return _analyze_snapshot(Path(path), options)
     if path is None:
         path = find_newest_run(Path.cwd())
-        say(f"analyzing the newest run below the current folder: {_relative(path)}")
+        say(f"analyzing the newest run below the current folder: {path.relative_to(Path.cwd())}")
     executor: RecordingExecutor = functools.partial(analyze_recordings, jobs=options.jobs, on_progress=say)
     if options.engine == "ray":
         from lightning_perf.compare.engines.ray import RayRecordings
@@ -142,7 +150,9 @@ def run(options: argparse.Namespace) -> int:
     report = analyze(path, by_shape=options.by_shape, link_bytes_per_s=link, executor=executor, probe=probe)
     show(report, options, title=Path(path).resolve().name)
     matched: list[Finding | PrecisionMistake] = [
-        finding for finding in (*report.findings, *report.fit_findings) if _matches(finding, options.fail_on)
+        finding
+        for finding in (*report.findings, *report.fit_findings)
+        if {finding.kind, *SEVERITIES[SEVERITIES.index(finding.severity) :]}.intersection(options.fail_on)
     ]
     if report.precision is not None:  # their severity is not one of lost time, so only an ID selects them
         matched += [mistake for mistake in report.precision.mistakes if mistake.kind in options.fail_on]
@@ -154,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _analyze_snapshot(path: Path, options: argparse.Namespace) -> int:
-    from lightning_perf.memory_snapshot.isolated import analyze_snapshot
+    from lightning_perf.memory_snapshot.build import analyze_snapshot
 
     for option, given, lacks in (("--fail-on", options.fail_on, "findings"), ("--probe", options.probe, "operators")):
         if given:
@@ -210,10 +220,6 @@ def find_newest_run(folder: Path) -> Path:
     return newest[1]
 
 
-def _relative(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
 def _check_names(names: tuple[str, ...]) -> None:
     if not names:
         return
@@ -227,8 +233,3 @@ def _check_names(names: tuple[str, ...]) -> None:
                 f"unknown rule or severity '{name}'",
                 f"Choose from {', '.join(SEVERITIES)}; {', '.join(rules)}",
             )
-
-
-def _matches(finding: Finding, names: tuple[str, ...]) -> bool:
-    reached = SEVERITIES[SEVERITIES.index(finding.severity) :]
-    return finding.kind in names or any(severity in names for severity in reached)

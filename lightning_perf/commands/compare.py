@@ -9,16 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_list, add_outputs, describe, print_error, print_progress, share, write_output
+from lightning_perf.arguments import (
+    add_list,
+    add_outputs,
+    describe,
+    print_error,
+    print_progress,
+    share,
+    show,
+    write_output,
+)
 from lightning_perf.compare.judge import EXIT_CODES, exit_code, judge_arms
 from lightning_perf.errors import ExitCode
-from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
-    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.comparison import Comparison, InvalidRuns, Unfair
     from lightning_perf.compare.verdicts.gates import Settings
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 
 HELP = "compare repeated runs: verdict, intervals, gates"
 
@@ -132,8 +139,8 @@ def run(options: argparse.Namespace) -> int:
 
 def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.Namespace) -> int:
     """Compare the arms of the command line, show the comparison, and return its exit code."""
-    from lightning_perf.compare.study.results import study_notes
-    from lightning_perf.compare.verdicts.refusal import Unfair
+    from lightning_perf.compare.study.definition import study_notes
+    from lightning_perf.compare.verdicts.comparison import Unfair
 
     title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
     result = judge_arms(Path(arms[0]) if len(arms) == 1 else _read_arms(arms), settings)
@@ -149,7 +156,7 @@ def show_result(
     notes: Sequence[str] = (),
 ) -> int:
     """Show a comparison or its refusal, and return the exit code. A refusal is always explained on standard error."""
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
+    from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair
     from lightning_perf.show.terminal_text import safe
 
     if isinstance(result, InvalidRuns):
@@ -170,23 +177,23 @@ def show_result(
 
 def no_result(message: str) -> str:
     """Return the Markdown of a comparison that could not be made."""
-    from lightning_perf.show.markdown import escape
+    from lightning_perf.show.markup import escape
 
     return f"# No result\n\n{escape(message)}\n"
 
 
 def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
-    from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.records.record import find_records
+    from lightning_perf.errors import CompareError
 
-    given = [_name_and_paths(text) for text in texts]
-    last_parts = Counter(Path(paths).name for name, paths in given if name is None)
+    given = [text.partition("=") if "=" in text and not Path(text).exists() else ("", "", text) for text in texts]
+    last_parts = Counter(Path(paths).name for _, equals, paths in given if not equals)
     arms: dict[str, tuple[RunRecord, ...]] = {}
-    for name, paths in given:
+    for name, equals, paths in given:
         folders = [paths] if Path(paths).exists() else paths.split(",")
         if not all(folders):
             raise CompareError(f"'{paths}': a folder name is empty. Give each arm as NAME=PATH or NAME=PATH,PATH.")
-        if name is None:
+        if not equals:
             name = Path(paths).name
             if not name or last_parts[name] > 1:
                 name = paths
@@ -194,8 +201,3 @@ def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
             raise CompareError(f"two arms are named '{name}'. Give each arm its own name: NAME=PATH.")
         arms[name] = tuple(record for folder in folders for record in find_records(folder, print_progress))
     return arms
-
-
-def _name_and_paths(text: str) -> tuple[str | None, str]:
-    name, equals, paths = text.partition("=")
-    return (None, text) if not equals or Path(text).exists() else (name, paths)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from lightning_perf.arguments import add_outputs, describe, positive, progress_printer
+from lightning_perf.arguments import add_outputs, describe, positive, progress_printer, show
 from lightning_perf.errors import ExitCode
 from lightning_perf.loading import SECONDS, measure_source
-from lightning_perf.outputs import show
 
 HELP = "find out which part of your data loading is slow"
 

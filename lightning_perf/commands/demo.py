@@ -12,9 +12,8 @@ from pathlib import Path
 from lightning_perf.arguments import describe
 from lightning_perf.demo import RECORDINGS, RUNS
 from lightning_perf.errors import ExitCode
-from lightning_perf.page.browser import has_browser
-from lightning_perf.page.html import PageError
-from lightning_perf.project import install_command, page_url
+from lightning_perf.lazy_imports import install_command, page_url
+from lightning_perf.page.html import PageError, has_browser
 
 HELP = "show the report of a recorded training, without a training of your own"
 

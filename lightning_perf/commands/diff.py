@@ -6,12 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import add_outputs, describe
+from lightning_perf.arguments import add_outputs, describe, show
 from lightning_perf.errors import ExitCode, TraceError
-from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
-    from lightning_perf.memory_snapshot.compared import MemoryDiff
+    pass
 
 HELP = "show what changed from one trace to another"
 
@@ -47,15 +46,12 @@ def run(options: argparse.Namespace) -> int:
         if not all(snapshots):
             snapshot, other = (before, after) if snapshots[0] else (after, before)
             raise TraceError(other, f"is no memory snapshot, but {snapshot} is one", "Give two snapshots or two traces")
-        show(_diff_snapshots(before, after), options, title=f"{before.name} and {after.name}")
+        from lightning_perf.memory_snapshot.build import analyze_snapshot
+        from lightning_perf.memory_snapshot.compared import compare_snapshots
+
+        changes = compare_snapshots(analyze_snapshot(before), analyze_snapshot(after))
+        show(changes, options, title=f"{before.name} and {after.name}")
     else:
         title = f"{before.resolve().name} and {after.resolve().name}"
         show(diff_runs(before, after), options, title=title)
     return ExitCode.SUCCESS
-
-
-def _diff_snapshots(before: Path, after: Path) -> MemoryDiff:
-    from lightning_perf.memory_snapshot.compared import compare_snapshots
-    from lightning_perf.memory_snapshot.isolated import analyze_snapshot
-
-    return compare_snapshots(analyze_snapshot(before), analyze_snapshot(after))

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from lightning_perf.arguments import add_list, add_outputs, describe, print_error
+from lightning_perf.arguments import Shown, add_list, add_outputs, describe, print_error, show
 from lightning_perf.errors import ExitCode, LocatedError
 from lightning_perf.findings.pages import Explanation, UnknownRuleError, explain
-from lightning_perf.outputs import Shown, show
 from lightning_perf.show.terminal_text import safe
 
 HELP = "explain a finding, a NaN, or how good the estimates were"
@@ -82,7 +81,7 @@ def _read(options: argparse.Namespace) -> Shown:
         folder = Path(options.subject)
         if folder.name == options.subject and not folder.is_dir():
             raise
-    from lightning_perf.report.nan_diagnosis import diagnose_nan
+    from lightning_perf.report.document import diagnose_nan
 
     return diagnose_nan(folder)
 

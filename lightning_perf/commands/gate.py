@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.errors import CompareError
 
     if options.comment is not None:
         from lightning_perf.pull_request import comment
@@ -106,10 +106,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _compare_commits(options: argparse.Namespace) -> int:
-    from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.checkouts import has_uncommitted_changes, open_checkouts, resolve_commit
     from lightning_perf.compare.study.definition import Study, StudyArm
     from lightning_perf.compare.study_options import EngineChoice, settle_options
+    from lightning_perf.errors import CompareError
 
     import_packages(options)
     if options.base is None:
@@ -156,8 +156,8 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 def _check_code(folder: Path, commits: Mapping[str, str]) -> None:
     """Check that the runs of each arm used its commit, since both arms would otherwise run the same code."""
-    from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.study.results import study_arms
+    from lightning_perf.compare.study.definition import study_arms
+    from lightning_perf.errors import CompareError
 
     arms = study_arms(folder)
     for name, commit in commits.items():

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
-from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_progress, share
+from lightning_perf.arguments import add_list, add_outputs, describe, positive, print_progress, share, show
 from lightning_perf.commands.compare import show_result
 from lightning_perf.errors import ExitCode
-from lightning_perf.outputs import show
 
 HELP = "show the trend over commits, and gate new runs by it"
 
@@ -142,7 +141,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _add(words: Sequence[str], options: argparse.Namespace) -> int:
-    from lightning_perf.history.add import add_runs
+    from lightning_perf.history.store import add_runs
 
     added = add_runs(options.store, words, arms=() if options.arm is None else (options.arm,))
     if not options.quiet:

@@ -18,13 +18,13 @@ from lightning_perf.arguments import (
     positive,
     progress_printer,
     share_or_zero,
+    show,
     thread_count,
 )
 from lightning_perf.errors import ExitCode, UserError
-from lightning_perf.outputs import show
 
 if TYPE_CHECKING:
-    from lightning_perf.inference.model.samples import Samples
+    from lightning_perf.inference.model import Samples
     from lightning_perf.inference.results.tradeoff import Tradeoff
 
 HELP = "measure variants of a trained model: accuracy, latency, size"
@@ -223,7 +223,7 @@ def write_outputs(
 def _measure(options: argparse.Namespace) -> Tradeoff:
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
-    from lightning_perf.inference.model.subject import choose_device, load_model
+    from lightning_perf.inference.model import choose_device, load_model
     from lightning_perf.inference.run import MeasureOptions, measure_variants
     from lightning_perf.inference.training import FineTuner
     from lightning_perf.inference.variants.variant import parse_variants
@@ -265,7 +265,7 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
 
 def _samples(options: argparse.Namespace) -> Samples:
     """Return the samples of ``--data``, or random inputs of ``--shape``."""
-    from lightning_perf.inference.model.samples import gather_samples, noise_samples
+    from lightning_perf.inference.model import gather_samples, noise_samples
     from lightning_perf.lazy_imports import find_object
 
     if options.shape is None:
@@ -278,7 +278,7 @@ def _time_backbones(options: argparse.Namespace) -> int:
     from lightning_perf.inference.backbones import DEFAULT_BACKBONES, sweep_backbones
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measurement.measure import Effort
-    from lightning_perf.inference.model.subject import choose_device
+    from lightning_perf.inference.model import choose_device
 
     for name in _NOT_FOR_BACKBONES:
         if getattr(options, name) is not None:
@@ -304,7 +304,7 @@ def _variant_lines() -> Iterator[str]:
 
     import_extra("torch", "infer")
     from lightning_perf.inference.runtimes.registry import RUNTIMES
-    from lightning_perf.inference.transforms.registry import TRANSFORM_NAMES, find_transform
+    from lightning_perf.inference.variants.variant import TRANSFORM_NAMES, find_transform
 
     yield "Runtimes (one per variant, the last part of its name):"
     for runtime in RUNTIMES:

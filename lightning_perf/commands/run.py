@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_count, describe, positive, print_error, print_progress, share_or_zero
 from lightning_perf.errors import ExitCode, TraceError
-from lightning_perf.project import install_command, page_url
+from lightning_perf.lazy_imports import install_command, page_url
 from lightning_perf.workers.script import ScriptError, find_script
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _show(folder: Path, options: argparse.Namespace) -> None:
     if options.report == "full":
         report.print(file=sys.stderr)
     elif options.report == "short":
-        from lightning_perf.report.sections.short import short_blocks
+        from lightning_perf.report.sections.report import short_blocks
         from lightning_perf.show.console import print_blocks
 
         print_blocks(short_blocks(report, folder), file=sys.stderr)
@@ -236,7 +236,7 @@ def _read_report(folder: Path) -> PerfReport | None:
 
 
 def _open(report: PerfReport, folder: Path) -> None:
-    from lightning_perf.page.browser import has_browser
+    from lightning_perf.page.html import has_browser
 
     page = folder / PAGE
     report.write_html(page)

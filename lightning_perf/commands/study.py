@@ -127,8 +127,8 @@ def add_devices(group: argparse._ArgumentGroup, scope: str = "") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study_options import settle_options
+    from lightning_perf.errors import CompareError
     from lightning_perf.run_files.journal import STUDY_NAME
 
     import_packages(options)
@@ -159,7 +159,7 @@ def run_blocks(
 ) -> None:
     """Run the blocks of a study, or the rest of the one in the folder; `resume` is the command to show after Ctrl-C."""
     from lightning_perf.compare.study.run import run_study
-    from lightning_perf.compare.verdicts.refusal import UnfairError
+    from lightning_perf.compare.verdicts.comparison import UnfairError
 
     # The comparison that follows reports the differences of runs that are refused as unfair.
     with _resume_hint(resume), suppress(UnfairError):
@@ -175,8 +175,8 @@ def run_blocks(
 
 def _read_study(options: argparse.Namespace) -> Study | None:
     """Return the study that the options define, or None to resume the one in the folder."""
-    from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.definition import Study, StudyArm
+    from lightning_perf.errors import CompareError
 
     plan = read_plan(options)
     if not options.arm:
@@ -208,8 +208,8 @@ def _read_study(options: argparse.Namespace) -> Study | None:
 
 def read_plan(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `Study` that the options of `add_plan` give, without defaults."""
-    from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.run import MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS
+    from lightning_perf.errors import CompareError
 
     plan = {name: value for name in _PLAN_OPTIONS if (value := getattr(options, name)) is not None}
     if options.precise is None:
@@ -225,8 +225,8 @@ def read_plan(options: argparse.Namespace) -> dict[str, Any]:
 
 def _half_width(folder: Path, settings: Settings) -> float | None:
     """Return the half-width of the widest interval of the step time, as a share; None if a candidate has none yet."""
-    from lightning_perf.compare.errors import InvalidRunsError
     from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.errors import InvalidRunsError
 
     try:
         comparison = compare_runs(folder, settings)
@@ -243,7 +243,7 @@ def _half_width(folder: Path, settings: Settings) -> float | None:
 
 def read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the environment variables of each arm, from the values of ``--env``."""
-    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.errors import CompareError
 
     environments: dict[str, dict[str, str]] = {name: {} for name in arms}
     for text in texts:
@@ -258,8 +258,8 @@ def read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, di
 
 def _read_engine(options: argparse.Namespace) -> EngineChoice | None:
     """Return the engine that the options choose, or None without such an option."""
-    from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study_options import EngineChoice
+    from lightning_perf.errors import CompareError
 
     theirs = {"devices": ("local",), "gpus": ("ray", "slurm"), "cpus": ("ray", "slurm"), "ray_address": ("ray",)}
     theirs["slurm"] = ("slurm",)
@@ -279,7 +279,7 @@ def _read_engine(options: argparse.Namespace) -> EngineChoice | None:
 
 
 def _slurm_option(text: str) -> tuple[str, str | int]:
-    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.errors import CompareError
 
     name, equals, value = text.partition("=")
     if not name or not equals:

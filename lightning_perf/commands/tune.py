@@ -19,10 +19,10 @@ from lightning_perf.arguments import (
     print_progress,
     progress_printer,
     share,
+    show,
     write_output,
 )
 from lightning_perf.errors import ExitCode
-from lightning_perf.outputs import show
 from lightning_perf.workers.script import Script, ScriptError, find_script
 
 if TYPE_CHECKING:
@@ -40,10 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "Try precision, memory layout, fused optimizer, compilation, data loading and batch size on your own "
         "training. Each change runs in a fresh process, in short windows that alternate with the current best "
-        "setting. The result lists the predicted and the measured gain, and for a script a patch with the changes. "
-        "A script runs up to its first trainer.fit, once per process. Options go before the script. Everything after "
-        "the script belongs to the script. Your files stay unchanged without --apply. If you interrupt a tuning with "
-        "-o, or its budget is too small, run the same command again to resume.",
+        "setting. The result lists the predicted and the measured gain, and for a script a patch with the changes. A "
+        "script runs up to its first training, by a Trainer of Lightning or Hugging Face, once per process. Options "
+        "go before the script. Everything after the script belongs to the script. Your files stay unchanged without "
+        "--apply. If you interrupt a tuning with -o, or its budget is too small, run the same command again to "
+        "resume.",
         usage="[OPTIONS] SCRIPT [ARGS ...] | PKG:NAME",
         examples=(
             "lightning-perf tune -o tuning train.py --lr 0.1",

@@ -11,24 +11,28 @@ from lightning_perf.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from lightning_perf.compare.engines.block import Device
-    from lightning_perf.compare.engines.local import LocalEngine, parse_devices
+    from lightning_perf.compare.engines.local import LocalEngine, SlurmEngine, parse_devices
     from lightning_perf.compare.engines.ray import RayEngine, RayRecordings
-    from lightning_perf.compare.engines.slurm import SlurmEngine
-    from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.judge import EXIT_CODES, exit_code, report_errors
     from lightning_perf.compare.records.metrics import METRICS, Metric, Quality, find_quality, run_values
     from lightning_perf.compare.records.record import RunRecord, find_records
-    from lightning_perf.compare.study.definition import Study, StudyArm, read_study
-    from lightning_perf.compare.study.results import study_arms, study_notes
+    from lightning_perf.compare.study.definition import Study, StudyArm, read_study, study_arms, study_notes
     from lightning_perf.compare.study.run import run_study
     from lightning_perf.compare.study_options import settle_options
     from lightning_perf.compare.verdicts.build import compare_arms
-    from lightning_perf.compare.verdicts.comparison import Comparison, VerdictKind, print_comparison, render_markdown
+    from lightning_perf.compare.verdicts.comparison import (
+        Comparison,
+        Unfair,
+        UnfairError,
+        VerdictKind,
+        print_comparison,
+        render_markdown,
+    )
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
-    from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
+    from lightning_perf.errors import CompareError, InvalidRunsError
     from lightning_perf.lazy_imports import MissingExtraError, import_extra
-    from lightning_perf.statistics.power import minimal_detectable_effect
+    from lightning_perf.statistics.location import minimal_detectable_effect
 
 __all__ = [
     "EXIT_CODES",

@@ -11,9 +11,8 @@ from lightning_perf.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
-    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.comparison import Comparison, InvalidRuns, Unfair
     from lightning_perf.compare.verdicts.gates import Settings
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 
 EXIT_CODES = {
     ExitCode.SUCCESS: "all gates passed; without gates, every verdict",
@@ -33,10 +32,8 @@ def judge_arms(
     Args:
         arms: The folder of a study, or the runs of each arm, those of the baseline first.
     """
-    from lightning_perf.compare.estimates import store_estimates
-    from lightning_perf.compare.folders import compare_runs
-    from lightning_perf.compare.verdicts.comparison import Comparison
-    from lightning_perf.compare.verdicts.refusal import or_refusal
+    from lightning_perf.compare.folders import compare_runs, store_estimates
+    from lightning_perf.compare.verdicts.comparison import Comparison, or_refusal
 
     result = or_refusal(lambda: compare_runs(arms, settings))
     if store and isinstance(result, Comparison):
@@ -74,9 +71,8 @@ def exit_code(comparison: Comparison | Unfair) -> int:
     Returns:
         ``SUCCESS``, ``CHECK_FAILED`` or ``INCONCLUSIVE``; ``UNFAIR`` for a refused comparison.
     """
-    from lightning_perf.compare.verdicts.comparison import VerdictKind
+    from lightning_perf.compare.verdicts.comparison import Unfair, VerdictKind
     from lightning_perf.compare.verdicts.gates import GateOutcome
-    from lightning_perf.compare.verdicts.refusal import Unfair
 
     if isinstance(comparison, Unfair):
         return ExitCode.UNFAIR

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import read_file
 from lightning_perf.compare.study.run import Engine
 from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import has_begun
 
@@ -46,7 +46,7 @@ class EngineChoice:
 
             return RayEngine(gpus=self.gpus, cpus=self.cpus, address=self.address)
         if self.engine == "slurm":
-            from lightning_perf.compare.engines.slurm import SlurmEngine
+            from lightning_perf.compare.engines.local import SlurmEngine
 
             options = {f"slurm_{name}": value for name, value in self.slurm.items()}
             return SlurmEngine({"gpus_per_node": self.gpus, "cpus_per_task": self.cpus, **options})

@@ -1,10 +1,10 @@
-"""Finds estimates that can be checked: in two runs of one training, the second one followed a finding of the first."""
+"""Finds estimates that can be checked: a second run follows one finding of the first run."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from lightning_perf.analysis.comparability import check_comparable
 from lightning_perf.analysis.model.workload import Workload
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.errors import ReportError, TraceError
-from lightning_perf.estimates.advice import Facts, Followed, find_followed
 from lightning_perf.findings.conditions import is_busy
 from lightning_perf.report.build import analyze
 from lightning_perf.report.compared import Compared
@@ -25,6 +24,159 @@ from lightning_perf.run_files.estimates import EstimateOutcome, Method, add_outc
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, FactsAdded, FactValue, RunStarted
 from lightning_perf.statistics.values import Estimate
+
+Facts = Mapping[str, FactValue]
+"""Facts of a run, by their names in its run record."""
+
+_FOLLOWED_FREELY = (
+    "train.seed",
+    "train.first_step",
+    "train.max_epochs",
+    "train.max_steps",
+    "train.limit_train_batches",
+    "train.limit_val_batches",
+    "train.check_val_every_n_epoch",
+    "train.val_check_interval",
+    "train.log_every_n_steps",
+    "train.callbacks",
+    "train.loggers",
+    "model.initial_weights",
+    "data.first_batch",
+    "data.manifest",
+    "data.length",
+    "code.revision",
+)
+"""Facts that may differ in addition. They affect the length and the result of a run, but hardly the time of a step.
+
+The revision of the code changes with every setting in the code. `check_comparable` finds another model.
+"""
+
+_FREE_GROUPS = ("data.val_",)
+
+
+class Advice(Struct, frozen=True):
+    """A change that findings advise.
+
+    Attributes:
+        is_followed: Whether the change of the fact's value follows the advice.
+        by_sample: Whether the step then holds more samples, so that times are compared per sample.
+    """
+
+    name: str
+    rules: tuple[str, ...]
+    fact: str
+    is_followed: Callable[[FactValue, FactValue], bool]
+    consequences: tuple[str, ...] = ()
+    by_sample: bool = False
+
+
+def _is_16_bit(value: FactValue) -> bool:
+    return "16" in str(value)
+
+
+def _is_enabled(before: FactValue, after: FactValue) -> bool:
+    return not before and bool(after)
+
+
+def _is_raised(before: FactValue, after: FactValue) -> bool:
+    try:
+        return float(after or 0) > float(before or 0)
+    except ValueError:
+        return False
+
+
+def _is_fused(before: FactValue, after: FactValue) -> bool:
+    """Return whether only the implementation of the optimizer changed, to the fused one."""
+    was, is_now = (
+        [part for part in str(optimizer).split(", ") if not part.startswith("foreach=")]
+        for optimizer in (before, after)
+    )
+    others = [[part for part in parts if not part.startswith("fused=")] for parts in (was, is_now)]
+    return "fused=True" in is_now and "fused=True" not in was and others[0] == others[1]
+
+
+ADVICE: tuple[Advice, ...] = (
+    Advice(
+        "16-bit precision",
+        ("half-precision", "tensor-cores", "cpu-bf16"),
+        "train.precision",
+        lambda before, after: not _is_16_bit(before) and _is_16_bit(after),
+    ),
+    Advice(
+        "TF32",
+        ("tf32-off",),
+        "flags.tf32_matmul",
+        lambda before, after: before not in (True, "tf32") and after in (True, "tf32"),
+        ("flags.tf32_cudnn",),
+    ),
+    Advice("channels last", ("channels-last", "cpu-channels-last"), "model.channels_last", _is_enabled),
+    Advice("fused optimizer", ("unfused-optimizer",), "train.optimizer", _is_fused),
+    Advice("more threads", ("cpu-threads",), "device.threads", _is_raised, ("env.OMP_NUM_THREADS",)),
+    Advice(
+        "more workers",
+        ("input-bound",),
+        "data.num_workers",
+        _is_raised,
+        ("data.persistent_workers", "data.prefetch_factor"),
+    ),
+    Advice("pinned memory", ("pageable-copies",), "data.pin_memory", _is_enabled),
+    Advice("torch.compile", ("launch-bound", "small-kernels"), "model.compiled", _is_enabled),
+    Advice("cuDNN benchmark", ("cudnn-benchmark",), "flags.cudnn_benchmark", _is_enabled),
+    Advice(
+        "kept memory",
+        ("cpu-page-faults",),
+        "env.MALLOC_TRIM_THRESHOLD_",
+        _is_enabled,
+        ("env.MALLOC_MMAP_MAX_",),
+    ),
+    Advice("larger batch", ("cpu-overhead", "memory-spare"), "train.batch_size", _is_raised, by_sample=True),
+)
+"""Every change that a run record shows. Advice without a row, such as on synchronization, changes the user's code."""
+
+
+RULES = {advice.name: advice.rules for advice in ADVICE}
+"""The rules that advise each change."""
+
+
+class Followed(Struct, frozen=True):
+    """The one advice that a run followed.
+
+    Attributes:
+        setting: The change, e.g. ``train.precision 32-true → bf16-mixed``.
+        time_factor: Factor of the second run's step time that makes both times those of as many samples.
+    """
+
+    advice: Advice
+    setting: str
+    time_factor: float = 1.0
+
+
+def find_followed(before: Facts, after: Facts) -> Followed | None:
+    """Return the advice that the second run followed.
+
+    Returns:
+        The advice. ``None`` if no advised setting changed, or if another setting changed too: the gain of two changes
+        cannot be divided among them.
+    """
+    names = {
+        name
+        for name in before.keys() | after.keys()
+        if before.get(name) != after.get(name) and name not in _FOLLOWED_FREELY and not name.startswith(_FREE_GROUPS)
+    }
+    for advice in ADVICE:
+        if advice.fact not in names or names - {advice.fact, *advice.consequences}:
+            continue
+        was, is_now = before.get(advice.fact), after.get(advice.fact)
+        if not advice.is_followed(was, is_now):
+            return None
+        factor = float(was or 1) / float(is_now or 1) if advice.by_sample else 1.0
+        return Followed(advice, f"{advice.fact} {_text(was)} → {_text(is_now)}", factor)
+    return None
+
+
+def _text(value: FactValue) -> str:
+    return "off" if value is None or value is False else "on" if value is True else str(value)
+
 
 SIXTEEN_BIT_SHARE = 0.10
 """From this share of its compute in 16 bits on, a recording counts as one of mixed precision."""
@@ -127,6 +279,9 @@ def check_ratio(
         and finding.step_ms
     ]
     saved = ratio.map(lambda value: 1 - value * followed.time_factor)
+    parameters = before.facts.get("model.parameters")
+    counted = f", {parameters:,} parameters" if isinstance(parameters, int) else ""
+    network = f"{name}{counted}" if (name := before.facts.get("model.class")) is not None else ""
     processor = lead.metadata.processor
     machine = " and ".join(lead.workload.devices) or (processor.name if processor is not None else None) or ""
     return tuple(
@@ -139,7 +294,7 @@ def check_ratio(
             source=finding.basis,
             method=method,
             measurement=measurement,
-            network=_network(before.facts),
+            network=network,
             fingerprint=_fingerprint(lead.workload),
             machine=machine,
             versions={
@@ -220,7 +375,12 @@ def _step_times(
 def _recorded_facts(rank: RankAnalysis) -> dict[str, FactValue]:
     """Return the settings that a recording shows by itself, under the names of a run record."""
     facts: dict[str, FactValue] = {"model.compiled": rank.workload.compiled}
-    if (half := _sixteen_bit_share(rank)) is not None:
+    if rank.arithmetic is not None and rank.arithmetic.compute_ns:
+        half_ns = rank.arithmetic.row("fp16").time_ns + rank.arithmetic.row("bf16").time_ns
+        half: float | None = half_ns / rank.arithmetic.compute_ns
+    else:
+        half = _share_of_work(rank, lambda row: row.arithmetic, ("bf16", "fp16"))
+    if half is not None:
         facts["train.precision"] = "16 bits" if half >= SIXTEEN_BIT_SHARE else "32 bits"
     if rank.metadata.loader is not None:
         facts["train.batch_size"] = rank.metadata.loader.batch_size
@@ -236,13 +396,6 @@ def _recorded_facts(rank: RankAnalysis) -> dict[str, FactValue]:
     return facts
 
 
-def _sixteen_bit_share(rank: RankAnalysis) -> float | None:
-    if rank.arithmetic is not None and rank.arithmetic.compute_ns:
-        half_ns = rank.arithmetic.row("fp16").time_ns + rank.arithmetic.row("bf16").time_ns
-        return half_ns / rank.arithmetic.compute_ns
-    return _share_of_work(rank, lambda row: row.arithmetic, ("bf16", "fp16"))
-
-
 def _share_of_work(rank: RankAnalysis, key: Callable[..., str | None], values: Sequence[str]) -> float | None:
     """Return the share of a processor's convolutions and products with one of some values of a property."""
     if rank.host_compute is None:
@@ -252,13 +405,6 @@ def _share_of_work(rank: RankAnalysis, key: Callable[..., str | None], values: S
     times = [(key(row), row.time_ns) for row in rank.host_compute.work if row.kind in kinds and key(row) is not None]
     total = sum(time_ns for _, time_ns in times)
     return sum(time_ns for value, time_ns in times if value in values) / total if total else None
-
-
-def _network(facts: Facts) -> str:
-    name, parameters = facts.get("model.class"), facts.get("model.parameters")
-    if name is None:
-        return ""
-    return f"{name}, {parameters:,} parameters" if isinstance(parameters, int) else str(name)
 
 
 def _fingerprint(workload: Workload) -> str | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from lightning_perf.analysis.compilation.summary import BreakPlace, CompiledFrame, CompileReport, Recompilations
-from lightning_perf.findings.finding import Problem, SavingRange
+from lightning_perf.analysis.compilation import BreakPlace, CompiledFrame, CompileReport, Recompilations
+from lightning_perf.findings.finding import Problem, SavingRange, compile_rule
 from lightning_perf.findings.fit import of_fit
-from lightning_perf.findings.rules import compile_rule
 from lightning_perf.findings.savings import counted
 from lightning_perf.units import format_count, format_duration
 

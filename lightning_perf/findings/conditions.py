@@ -9,8 +9,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import HIGH_SHARE, MIN_SHARE, Finding, Problem, SavingRange, Severity
-from lightning_perf.findings.rules import device_rule, rule
+from lightning_perf.findings.finding import (
+    HIGH_SHARE,
+    MIN_SHARE,
+    Finding,
+    Problem,
+    SavingRange,
+    Severity,
+    device_rule,
+    rule,
+)
 from lightning_perf.findings.savings import counted, each, step_ns
 from lightning_perf.run_files.fit.gpu_health import TROUBLE, GpuHealth
 from lightning_perf.trace.description import Processor

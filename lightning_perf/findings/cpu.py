@@ -9,12 +9,18 @@ from typing import get_args
 from msgspec.structs import replace
 
 from lightning_perf.analysis.host.host_compute import HostCompute, HostKind, HostWork, Layout
-from lightning_perf.analysis.host.pauses import PhasePause
-from lightning_perf.analysis.host.user_code import function_text
+from lightning_perf.analysis.host.waits import PhasePause, function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT, free_cores, is_busy
-from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, SKIPPED_WORK, Problem, SavingRange
-from lightning_perf.findings.rules import rule
+from lightning_perf.findings.finding import (
+    LARGER_BATCH,
+    NO_SAVING,
+    SIXTEEN_BITS,
+    SKIPPED_WORK,
+    Problem,
+    SavingRange,
+    rule,
+)
 from lightning_perf.findings.savings import (
     PLACES,
     RECORD_STACKS,
@@ -105,6 +111,8 @@ def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
     calls = sum(row.calls for row in products) / compute.steps
     weights = sum(row.weights for row in products if row.kind != "convolution backward") / compute.steps
     products_ns = time_ns(products, compute)
+    if not products_ns:
+        return None
     savings = []
     for end, factor in enumerate(BF16_SPEED_UP[instruction]):
         others = sum(
@@ -122,8 +130,6 @@ def cpu_bf16(analysis: RankAnalysis) -> Problem | None:
         f"Products speed up {slow:g} to {fast:g} times, normalization up to 2.5 times. Each call and each weight costs "
         "casts.",
     )
-    if saving is None or not products_ns:
-        return None
     convolutions_ns = time_ns((row for row in products if row.kind != "matrix product"), compute)
     parts = [
         f"{format_duration(ns)} {each(analysis)} in {kind}"
@@ -194,8 +200,6 @@ def cpu_channels_last(analysis: RankAnalysis) -> Problem | None:
         "Convolutions save copies of their inputs and outputs, but copy weights more often. Pooling speeds up 3 to 14 "
         "times, batch norm 1.2 to 4.5 times.",
     )
-    if saving is None:
-        return None
     total_ns = convolutions_ns + sum(others.values())
     named = [
         f"{format_duration(ns)} {each(analysis)} {where}"
@@ -270,7 +274,7 @@ def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> Problem 
         None if overhead_ns is None else (SAVED_BY_BATCH[0] * overhead_ns, SAVED_BY_BATCH[1] * overhead_ns),
         "Twice the batch saves each sample up to half of that, four times the batch up to three quarters.",
     )
-    if saving is None:
+    if saving is NO_SAVING:
         return None
     saving = replace(saving, model=f"{saving.model} The saving is for as many samples as a step has now.")
     probed, obstacle = probed_change(analysis, "batch"), compile_obstacle(analysis)
@@ -290,7 +294,7 @@ def _larger_batch(analysis: RankAnalysis, overhead_ns: float | None) -> Problem 
 def _compiled(analysis: RankAnalysis) -> Problem | None:
     """Return the fix of compiling the model, if a probe compiled its calls."""
     saving = choose_saving(analysis, "compile", None, "")
-    if saving is None or analysis.probe is None or compile_obstacle(analysis):
+    if saving is NO_SAVING or analysis.probe is None or compile_obstacle(analysis):
         return None
     took = format_duration(1e9 * (analysis.probe.compile_s or 0.0))
     return Problem(
@@ -413,16 +417,11 @@ def _pause_cause(analysis: RankAnalysis, pause: PhasePause, time_ns: float) -> t
     return "", []
 
 
-def _pause_place(pause: PhasePause) -> str:
-    """Return the operators around a pause as the end of a sentence; empty if the recording shows none."""
-    after = f"after {pause.after}" if pause.after is not None else ""
-    before = f"before {pause.before}" if pause.before is not None else ""
-    place = " and ".join(part for part in (after, before) if part)
-    return f": most of the time is {place}" if place else ""
-
-
 def _pause_fix(analysis: RankAnalysis, pause: PhasePause, cause: str) -> str:
-    hooks, place = HOOKS.get(pause.phase), _pause_place(pause)
+    hooks = HOOKS.get(pause.phase)
+    around = [f"after {pause.after}"] if pause.after is not None else []
+    around += [f"before {pause.before}"] if pause.before is not None else []
+    place = f": most of the time is {' and '.join(around)}" if around else ""
     if cause.startswith("the logger"):
         return "Log less often: Trainer(log_every_n_steps=50), or let the logger write in a background thread."
     if cause:
@@ -531,8 +530,6 @@ def cpu_threads(analysis: RankAnalysis) -> Problem | None:
         general_ns if idle >= IDLE_CORES * processor.cores else None,
         f"Large operators speed up {least:.2g} to {ratio:.2g} times.",
     )
-    if saving is None:
-        return None
     threads = counted(processor.threads, "thread")
     return Problem(
         f"Idle cores: operators run on {threads}, and there are {processor.cores:,} cores",

@@ -1,14 +1,27 @@
-"""A finding: one cause of lost time, with its evidence, its fix and an estimate of the saving."""
+"""A finding: one cause of lost time, with its evidence, its fix and an estimate of the saving.
+
+A rule is a function from analyses to a `Problem`, or to `None` if it finds nothing. Its decorator holds its ID, and
+makes a `Finding` of the problem: with the rank, and with the saving as a part of the step or of the fit. It drops a
+problem with a saving that is too small to report, unless the rule gives it a severity.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Generic, Literal, ParamSpec
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
+from lightning_perf.analysis.compilation import CompileReport
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
+from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
+from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.pages import rule_page_url
+from lightning_perf.run_files.fit.gpu_health import GpuHealth
 
 Severity = Literal["high", "moderate", "low"]
 
@@ -96,6 +109,10 @@ class SavingRange(Struct, frozen=True):
     ns: tuple[float, float]
     model: str
     basis: Basis = "recording"
+
+
+NO_SAVING = SavingRange((0.0, 0.0), "")
+"""A problem with this saving is too small to report."""
 
 
 class Problem(Struct, frozen=True):
@@ -189,3 +206,129 @@ def by_saving(finding: Finding) -> tuple[bool, float, float, str]:
     if low is None or high is None or not step:
         return follows, 1.0, 1.0, finding.kind
     return follows, -(low + high) / 2 / step, -high / step, finding.kind
+
+
+P = ParamSpec("P")
+
+
+class Rules(Generic[P]):
+    """The rules about one kind of analysis by ID. Each instance is the decorator that adds a rule.
+
+    Args:
+        whole: Returns the time that savings are shares of, in nanoseconds, and the rank.
+    """
+
+    def __init__(
+        self, whole: Callable[P, tuple[float | None, int | None]], per: Literal["step", "fit"] = "step"
+    ) -> None:
+        self.by_id: dict[str, Callable[P, Finding | None]] = {}
+        self._whole = whole
+        self._per = per
+
+    def __call__(
+        self, rule_id: str, *, part: Callable[..., float] | None = None
+    ) -> Callable[[Callable[P, Problem | None]], Callable[P, Finding | None]]:
+        """Return the decorator of the rule with this ID.
+
+        Args:
+            part: Returns the time that the saving is taken from, in nanoseconds. It limits the saving.
+        """
+
+        def register(judge: Callable[P, Problem | None]) -> Callable[P, Finding | None]:
+            @wraps(judge)
+            def rule(*args: P.args, **kwargs: P.kwargs) -> Finding | None:
+                problem = judge(*args, **kwargs)
+                if problem is None:
+                    return None
+                whole_ns, rank = self._whole(*args, **kwargs)
+                judged = problem.saving if problem.severity is None else None
+                if judged is not None and not is_worth_it(max(judged.ns), whole_ns, self._per):
+                    return None
+                most_ns = part(*args, **kwargs) if part is not None else None
+                return make_finding(rule_id, problem, whole_ns=whole_ns, most_ns=most_ns, rank=rank, per=self._per)
+
+            self.by_id[rule_id] = rule
+            return rule
+
+        return register
+
+    def find(self, *args: P.args, **kwargs: P.kwargs) -> list[Finding]:
+        """Apply every rule."""
+        return [found for rule in self.by_id.values() if (found := rule(*args, **kwargs)) is not None]
+
+
+def _of_straggler(distributed: Distributed) -> tuple[float | None, int | None]:
+    rank = distributed.straggler.rank if distributed.straggler is not None else None
+    return next((share.step_ns for share in distributed.ranks if share.rank == rank), None), rank
+
+
+rule: Rules[[RankAnalysis]] = Rules(lambda analysis: (analysis.breakdown.wall.mean_ns or 0.0, analysis.rank))
+"""Rules about one rank of a recording."""
+
+run_rule: Rules[[Distributed]] = Rules(_of_straggler)
+"""Rules that compare ranks with each other."""
+
+ranks_rule: Rules[[RanksOverFit]] = Rules(
+    lambda run: (run.step_ns, run.straggler.rank if run.straggler is not None else None)
+)
+"""Rules that compare ranks with each other over the whole fit."""
+
+log_rule: Rules[[StepTimes, RankAnalysis | None, FitTime | None]] = Rules(
+    lambda run, lead, _fit: (run.mean_ns, lead.rank if lead is not None else None)
+)
+"""Rules about the step log of the whole run."""
+
+fit_rule: Rules[[FitTime]] = Rules(lambda fit: (fit.wall_ns, fit.rank), per="fit")
+"""Rules about the account of a whole fit."""
+
+compile_rule: Rules[[CompileReport]] = Rules(lambda report: (report.fit_ns, report.rank), per="fit")
+"""Rules about the compilations of a whole fit."""
+
+growth_rule: Rules[[MemoryGrowth]] = Rules(lambda growth: (None, growth.rank), per="fit")
+"""Rules about the memory of a whole fit over time."""
+
+device_rule: Rules[[Sequence[GpuHealth]]] = Rules(lambda _: (None, None), per="fit")
+"""Rules about the GPUs of all ranks over a whole fit."""
+
+
+FIXES = {
+    "autocast-tax": "Convert the weights once: model.to(torch.bfloat16) or model.half() instead of torch.autocast. "
+    "lightning-perf infer measures speed and agreement of such variants.",
+    "channels-last": "Keep model and inputs in channels last: model.to(memory_format=torch.channels_last), and "
+    "images = images.contiguous(memory_format=torch.channels_last).",
+    "cpu-channels-last": "Keep images in channels last: model.to(memory_format=torch.channels_last). Activations "
+    "follow the weights.",
+    "cold-start": "Call the model a few times before you record, or with torch.profiler schedule(skip_first=20, …).",
+    "cudnn-benchmark": "If you recorded the first calls, record later ones. If shapes change from call to call, turn "
+    "the measurements off: torch.backends.cudnn.benchmark = False.",
+    "exposed-communication": "Issue collectives earlier, so that compute hides them, or split the model over fewer "
+    "devices.",
+    "half-precision": 'Run the model in 16 bits: with torch.autocast("cuda", dtype=torch.bfloat16), or torch.float16 '
+    "before Ampere. lightning-perf infer measures speed and agreement of such variants.",
+    "host-work": "Do less between batches, or prepare the next batch in another thread or process.",
+    "memory-full": "Use a smaller batch, or weights in 16 bits: model.to(torch.bfloat16).",
+    "memory-spare": "Double the batch as long as samples/s rise.",
+    "sync-points": "Keep values on the device between batches, and copy results once per batch. Copy inputs from "
+    "pinned memory: tensor.to(device, non_blocking=True).",
+    "tf32-off": 'Allow TF32: torch.set_float32_matmul_precision("high"), and torch.backends.cudnn.allow_tf32 = True '
+    "for convolutions.",
+}
+"""Fixes by rule. Those of other rules hold for inference, too."""
+
+CHANGES = {
+    "autocast-tax": "operators that autocast keeps in FP32 run in 16 bits, too",
+    "memory-full": f"in 16 bits, {SIXTEEN_BITS}",
+    **dict.fromkeys(("exposed-communication", "host-work", "launch-bound", "memory-spare", "stop-flags"), ""),
+}
+"""How these fixes change results, where that differs from a training. A larger batch does not change inference."""
+
+
+def for_inference(finding: Finding, analysis: RankAnalysis) -> Finding:
+    """Return the finding, with the fix for inference if the recording shows no training."""
+    if analysis.workload.trains is not False:
+        return finding
+    return replace(
+        finding,
+        action=FIXES.get(finding.kind, finding.action),
+        changes=CHANGES.get(finding.kind, finding.changes),
+    )

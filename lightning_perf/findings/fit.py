@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Literal
 
-from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
-from lightning_perf.analysis.steps.growth import MemoryGrowth
-from lightning_perf.findings.finding import SKIPPED_WORK, Problem, SavingRange, is_worth_it
-from lightning_perf.findings.rules import fit_rule, growth_rule
+from lightning_perf.analysis.steps.fit_time import FitPart, FitTime, MemoryGrowth
+from lightning_perf.findings.finding import SKIPPED_WORK, Problem, SavingRange, fit_rule, growth_rule, is_worth_it
 from lightning_perf.findings.savings import counted
 from lightning_perf.run_files.fit.account import FULL_GENERATION
 from lightning_perf.run_files.fit.memory_growth import TensorGroup

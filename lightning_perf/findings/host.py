@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE
-from lightning_perf.analysis.host.sync_points import SyncPoint
-from lightning_perf.analysis.host.user_code import function_text
+from lightning_perf.analysis.host.waits import SyncPoint, function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import is_cold
-from lightning_perf.findings.finding import MIN_SHARE, ONLY_LARGER_BATCH, SKIPPED_WORK, Basis, Problem, SavingRange
+from lightning_perf.findings.finding import (
+    MIN_SHARE,
+    NO_SAVING,
+    ONLY_LARGER_BATCH,
+    SKIPPED_WORK,
+    Basis,
+    Problem,
+    SavingRange,
+    rule,
+)
 from lightning_perf.findings.kernels import device_in_use, has_bf16, is_benchmarking
-from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     GRAPH_FIX,
     PLACES,
@@ -52,8 +59,6 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
     if not is_bound and (share < MIN_SHARE or small_kernels(analysis) is not None):
         return None
     saving = _launch_saving(analysis, waiting_ns if is_bound else None)
-    if saving is None:
-        return None
     between = "the Python between them" if analysis.operators is not None else "the host's unrecorded work"
     return Problem(
         f"Launch-bound: the device waits {format_share(share)} of {whole(analysis)} for the host to launch work",
@@ -75,12 +80,12 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
     )
 
 
-def _launch_saving(analysis: RankAnalysis, waiting_ns: float | None) -> SavingRange | None:
+def _launch_saving(analysis: RankAnalysis, waiting_ns: float | None) -> SavingRange:
     """Return the saving, if it is worth reporting. Leave out a wait that is too short for a general range."""
     if analysis.workload.second_derivative:
         # The calls of a probe are differentiated once, so its replay says nothing about this training.
         model = "Fewer operators and launches save time, by an unknown amount."
-        return None if waiting_ns is None else SavingRange((0.0, GRAPHS_SAVE * waiting_ns), model, "general")
+        return NO_SAVING if waiting_ns is None else SavingRange((0.0, GRAPHS_SAVE * waiting_ns), model, "general")
     return choose_graph_saving(
         analysis,
         None if waiting_ns is None else (FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns),
@@ -149,8 +154,6 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
         return None
     general_ns = (0.0 if replayed else gap_ns / 2, gap_ns + kernel_ns / 2)  # in a graph, gaps are minimal
     saving = _kernel_saving(analysis, general_ns, kernel_ns / 2, replayed=replayed)
-    if saving is None:
-        return None
     return Problem(
         f"Many small kernels: {format_share(short)} of {counted(launches.kernels / steps, 'kernel')} {each(analysis)} "
         "are shorter than 10 µs",
@@ -163,14 +166,14 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
 
 def _kernel_saving(
     analysis: RankAnalysis, general_ns: tuple[float, float], fusing_ns: float, *, replayed: bool
-) -> SavingRange | None:
+) -> SavingRange:
     """Return the saving: that of a replay by a probe, or the general range."""
     least = "nothing" if replayed else "half of the gaps"
     model = f"At least {least}, at most all gaps and half of the short kernels' own time."
     if replayed:
         return SavingRange(general_ns, model, "recording")
     saving = choose_graph_saving(analysis, general_ns, model)
-    if saving is None and worth_it(fusing_ns, analysis) and not compile_obstacle(analysis):
+    if saving is NO_SAVING and worth_it(fusing_ns, analysis) and not compile_obstacle(analysis):
         model = (
             "A replay from a CUDA graph saved next to nothing, on this device. Fusing saves at most half of the short "
             "kernels' own time."

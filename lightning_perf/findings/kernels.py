@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 
 from lightning_perf.analysis.host.host_compute import SHORT_NS
-from lightning_perf.analysis.host.sync_points import SyncPoint
-from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
-from lightning_perf.analysis.model.optimizers import OptimizerSteps
-from lightning_perf.analysis.precision.autocast_tax import AutocastTax
+from lightning_perf.analysis.host.waits import SyncPoint
+from lightning_perf.analysis.kernels.arithmetic import REASONS
+from lightning_perf.analysis.model.workload import OptimizerSteps
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import ANOTHER_MODEL, ONLY_LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange
-from lightning_perf.findings.rules import rule
+from lightning_perf.findings.finding import ANOTHER_MODEL, ONLY_LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange, rule
 from lightning_perf.findings.savings import (
     choose_saving,
     compile_obstacle,
@@ -78,8 +76,6 @@ def half_precision(analysis: RankAnalysis) -> Problem | None:
         "TF32 products speed up by 1.2 to 2 (convolutions 4), kernels that read their results by up to 2. Memory, "
         "casts and the host limit the gain.",
     )
-    if saving is None:
-        return None
     products = [
         f"{format_duration(ns / steps)} {each(analysis)} in {where}"
         for ns, where in ((plain_ns, "FP32 without Tensor Cores"), (tensor_core_ns, "FP32 or TF32 on Tensor Cores"))
@@ -119,8 +115,6 @@ def tf32_off(analysis: RankAnalysis) -> Problem | None:
         device_saving_ns(analysis, *(time_ns * (1 - 1 / factor) for factor in factors)),
         f"These products speed up {factors[0]:.2g} to {factors[1]:.2g} times, by the device's peak rates.",
     )
-    if saving is None:
-        return None
     kernels = counted(sum(row.kernels for row in unused) / steps, "kernel")
     operators = ", ".join(unused[0].operators[:3])
     return Problem(
@@ -212,9 +206,11 @@ def autocast_tax(analysis: RankAnalysis) -> Problem | None:
             f"{counted(tax.repeated_weight_casts / steps, 'cast')} {each(analysis)} of a weight that was already cast "
             f"take {format_duration(repeated_ns)}."
         )
+        fp16, bf16 = (sum(cast.count for cast in tax.casts if cast.target == kind) for kind in ("fp16", "bf16"))
+        precision = "16-mixed" if fp16 > bf16 else "bf16-mixed"
         actions.append(
             "Lightning turns autocast's weight cache off. Let the callback set the precision, which turns it on: "
-            f'Trainer(callbacks=[PerfCallback(precision="{_cast_precision(tax)}")]) without precision in the Trainer. '
+            f'Trainer(callbacks=[PerfCallback(precision="{precision}")]) without precision in the Trainer. '
             "In your own loop, put torch.autocast(…, cache_enabled=True) around the whole forward pass."
         )
     if tax.round_trips:
@@ -233,12 +229,6 @@ def autocast_tax(analysis: RankAnalysis) -> Problem | None:
     )
 
 
-def _cast_precision(tax: AutocastTax) -> str:
-    """Return the precision that the recorded casts belong to."""
-    count = {kind: sum(cast.count for cast in tax.casts if cast.target == kind) for kind in ("fp16", "bf16")}
-    return "16-mixed" if count["fp16"] > count["bf16"] else "bf16-mixed"
-
-
 # cuDNN's and MIOpen's conversions: `cudnn::ops::nchwToNhwcKernel`, `nhwcToNchwKernel`, `batched_transpose_32x32_half`.
 LAYOUT_CHANGE = re.compile(r"nchwTo?Nhwc|nhwcTo?Nchw|nchw2nhwc|nhwc2nchw|batched_transpose_\d+x\d+", re.IGNORECASE)
 
@@ -249,6 +239,8 @@ def channels_last(analysis: RankAnalysis) -> Problem | None:
     if analysis.kernels is None:
         return None
     rows = [row for row in analysis.kernels.rows if LAYOUT_CHANGE.search(matched_part(row.name))]
+    if not rows:
+        return None
     steps = max(analysis.kernels.steps, 1)
     kernel_ns = sum(row.total_ns for row in rows) / steps
     number = sum(row.calls for row in rows) / steps
@@ -258,8 +250,6 @@ def channels_last(analysis: RankAnalysis) -> Problem | None:
         device_saving_ns(analysis, kernel_ns / 2, kernel_ns),
         "The conversions go away, or half of them if an operator insists on channels first.",
     )
-    if saving is None or not rows:
-        return None
     return Problem(
         f"Layout changes around convolutions: {format_duration(kernel_ns)} {each(analysis)}",
         f"{counted(number, 'kernel')} {each(analysis)} for conversions between channels first and channels "
@@ -344,8 +334,6 @@ def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Problem | N
         (shrinks_ns * (1 - most), shrinks_ns * (1 - least)),
         f"{round(100 * least)} to {round(100 * most)} % of the phase remains, plus the work of the device.",
     )
-    if saving is None:
-        return None
     how = "in a loop over parameters" if optimizer.implementation == "loop" else "in groups of parameters (foreach)"
     return Problem(
         f"Unfused optimizer: {optimizer.name} takes {format_duration(phase_ns)} of {whole(analysis)}",
@@ -377,8 +365,6 @@ def _on_processor(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Problem 
         (mean_ns * (1 - most), mean_ns * (1 - least)),
         f"{round(100 * least)} to {round(100 * most)} % of the update remains.",
     )
-    if saving is None:
-        return None
     operators = optimizer.operators / max(optimizer.steps, 1)
     return Problem(
         f"Unfused optimizer: {optimizer.name} takes {format_duration(mean_ns)} of {whole(analysis)}",

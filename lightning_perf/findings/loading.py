@@ -8,11 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf.analysis.host.loading import Loading, LoadingCost
-from lightning_perf.analysis.host.user_code import function_text
+from lightning_perf.analysis.host.waits import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT
-from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange
-from lightning_perf.findings.rules import rule
+from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange, rule
 from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole
 from lightning_perf.findings.worker_time import OTHER_THAN_MORE, Cause, Transfer, batch_transfer, explain_workers
 from lightning_perf.trace.description import Processor

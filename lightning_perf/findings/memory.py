@@ -10,9 +10,8 @@ from msgspec import Struct
 from lightning_perf.analysis.model.memory import DeviceMemory, ModuleActivations
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import is_cold
-from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange
+from lightning_perf.findings.finding import LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange, rule
 from lightning_perf.findings.kernels import MAX_HALF_SHARE, device_in_use, has_bf16
-from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     batch_can_grow,
     batch_doubt,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from lightning_perf.analysis.host.host_pace import bounded_by_host
+from lightning_perf.analysis.host.launches import bounded_by_host
 from lightning_perf.analysis.model.attention import Attention, AttentionKind
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu import host_saving_ns
-from lightning_perf.findings.finding import ANOTHER_MODEL, Problem, SavingRange
+from lightning_perf.findings.finding import ANOTHER_MODEL, Problem, SavingRange, rule
 from lightning_perf.findings.memory import fullest_device
-from lightning_perf.findings.rules import rule
 from lightning_perf.findings.savings import (
     counted,
     device_saving_ns,

@@ -5,8 +5,16 @@ from __future__ import annotations
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, LinkUse
 from lightning_perf.analysis.ranks.whole_fit import LateRank, RanksOverFit
-from lightning_perf.findings.finding import LARGER_BATCH, MIN_SHARE, SIXTEEN_BITS, Problem, SavingRange
-from lightning_perf.findings.rules import ranks_rule, rule, run_rule
+from lightning_perf.findings.finding import (
+    LARGER_BATCH,
+    MIN_SHARE,
+    SIXTEEN_BITS,
+    Problem,
+    SavingRange,
+    ranks_rule,
+    rule,
+    run_rule,
+)
 from lightning_perf.findings.savings import counted, each, step_ns, whole
 from lightning_perf.units import format_bytes, format_count, format_duration, format_ratio, format_share
 

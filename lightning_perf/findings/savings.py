@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from lightning_perf.analysis.host.host_pace import bounded_by_host
+from lightning_perf.analysis.host.launches import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import SavingRange, is_worth_it
+from lightning_perf.findings.finding import NO_SAVING, SavingRange, is_worth_it
 from lightning_perf.run_files.probe import ProbedChange
 from lightning_perf.trace.description import DataLoading, Processor
 from lightning_perf.units import format_count, format_duration, format_share
@@ -127,14 +127,16 @@ def _is_measured(analysis: RankAnalysis, change: ProbedChange) -> bool:
 
 def choose_saving(
     analysis: RankAnalysis, change: str, general_ns: tuple[float, float] | None, model: str
-) -> SavingRange | None:
+) -> SavingRange:
     """Choose between the probe of a change and the general range; a rule that does not apply has no general range.
 
     The result is the probed range, or the part that it has in common with the general one if that one is narrower.
-    Nothing is left if the gain is too small to report, or if the probe shows a loss or leaves open whether there is a
-    gain.
+    It is `NO_SAVING` if the gain is too small to report, or if the probe shows a loss or leaves open whether there is
+    a gain.
     """
-    general = SavingRange(general_ns, model, "general") if general_ns and worth_it(general_ns[1], analysis) else None
+    general = NO_SAVING
+    if general_ns is not None and worth_it(general_ns[1], analysis):
+        general = SavingRange(general_ns, model, "general")
     probed = probed_change(analysis, change)
     if probed is None or not _is_measured(analysis, probed):
         return general
@@ -144,14 +146,16 @@ def choose_saving(
         low_ns, high_ns = device_saving_ns(analysis, max(0.0, low_ns), max(0.0, high_ns))
         middle_ns = (low_ns + high_ns) / 2
     if not worth_it(middle_ns, analysis):
-        return None
-    if general is not None and high_ns * general.ns[0] > low_ns * general.ns[1]:
+        return NO_SAVING
+    if high_ns * general.ns[0] > low_ns * general.ns[1]:
         # The probe was noisy. A gain is likely, unless the probe shows less than the general range.
-        limited = _limited(general, low_ns, high_ns)
-        if limited is not None:
-            return limited
+        both_ns = max(general.ns[0], low_ns), min(general.ns[1], high_ns)
+        if both_ns == general.ns:
+            return general
+        if both_ns[0] < both_ns[1]:
+            return SavingRange(both_ns, f"{general.model} A noisy probe on this device limits the range.", "probed")
     if probed.low_ns < (LEAST_COSTLY_GAIN if change in COSTLY else LEAST_GAIN) * step_ns(analysis):
-        return None
+        return NO_SAVING
     of_step = max(step_ns(analysis), 1.0)
     similar = f", and stands for {format_share(probed.similar_ns / of_step)} with the same operators"
     model = (
@@ -169,23 +173,11 @@ def choose_saving(
     return SavingRange((low_ns, high_ns), model, "probed")
 
 
-def _limited(general: SavingRange, low_ns: float, high_ns: float) -> SavingRange | None:
-    """Return the part of a general range that the range of a noisy probe has in common with it; None without any."""
-    both_ns = max(general.ns[0], low_ns), min(general.ns[1], high_ns)
-    if both_ns == general.ns:
-        return general
-    if both_ns[0] >= both_ns[1]:
-        return None
-    return SavingRange(both_ns, f"{general.model} A noisy probe on this device limits the range.", "probed")
-
-
-def choose_graph_saving(
-    analysis: RankAnalysis, general_ns: tuple[float, float] | None, model: str
-) -> SavingRange | None:
+def choose_graph_saving(analysis: RankAnalysis, general_ns: tuple[float, float] | None, model: str) -> SavingRange:
     """Choose between a replay from a CUDA graph by a probe and the general range, as `choose_saving` does."""
     saving = choose_saving(analysis, "cuda-graph", general_ns, model)
     probed = probed_change(analysis, "cuda-graph")
-    if saving is None or probed is None or saving.ns != (probed.low_ns, probed.high_ns):
+    if probed is None or saving.ns != (probed.low_ns, probed.high_ns):
         return saving
     kept_ns = max(0.0, step_ns(analysis) - probed.high_ns)
     return replace(

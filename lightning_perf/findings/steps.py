@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.steps.fit_time import FitPart, FitTime
-from lightning_perf.analysis.steps.growth import StepGrowth
+from lightning_perf.analysis.steps.fit_time import FitPart, FitTime, StepGrowth
 from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
 from lightning_perf.findings.conditions import is_busy
-from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange
-from lightning_perf.findings.rules import log_rule
+from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange, log_rule
 from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
 from lightning_perf.trace.description import DataLoading
 from lightning_perf.units import format_count, format_duration, format_share

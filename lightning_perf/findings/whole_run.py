@@ -1,9 +1,10 @@
-"""The check of findings against the whole run: it confirms, narrows or holds back each of them."""
+"""Apply all rules, and check their findings against the whole run: it confirms, narrows or holds back each of them."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from statistics import fmean, median
 from types import MappingProxyType
 from typing import NamedTuple
@@ -11,20 +12,98 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_perf.analysis.compilation import CompileReport
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
-from lightning_perf.analysis.steps.fit_time import FitTime
+from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.conditions import contention, distortion, is_busy, is_oversubscribed, with_gpu_health
-from lightning_perf.findings.finding import LEADING, MIN_SHARE, Finding, by_saving, make_finding, severity_of
+from lightning_perf.findings.finding import (
+    LEADING,
+    MIN_SHARE,
+    Finding,
+    by_saving,
+    compile_rule,
+    device_rule,
+    fit_rule,
+    for_inference,
+    growth_rule,
+    log_rule,
+    make_finding,
+    ranks_rule,
+    rule,
+    run_rule,
+    severity_of,
+)
+from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
-from lightning_perf.findings.registry import find_in_log
-from lightning_perf.findings.rules import ranks_rule
+from lightning_perf.findings.ranks import SHARED_WAITS
 from lightning_perf.findings.steps import one_per_cause, without_collections
 from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.units import format_count, format_duration, format_share
+
+TOPICS = (
+    "compilation",
+    "conditions",
+    "cpu",
+    "fit",
+    "host",
+    "kernels",
+    "loading",
+    "memory",
+    "model",
+    "ranks",
+    "steps",
+)
+for topic in TOPICS:
+    import_module(f"lightning_perf.findings.{topic}")  # adds its rules
+
+RULE_IDS = frozenset(
+    rule_id
+    for rules in (rule, run_rule, ranks_rule, log_rule, fit_rule, compile_rule, growth_rule, device_rule)
+    for rule_id in rules.by_id
+)
+"""The IDs of all rules."""
+
+
+def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) -> tuple[Finding, ...]:
+    """Apply every rule to every rank, and those of the run to all ranks together: the most to save first.
+
+    A truncated recording has no findings: its device events are missing, and rules need shares of time. If several
+    ranks have the same finding, the one with the most to save is kept. Without an estimate, a finding comes last.
+    """
+    sound = [analysis for analysis in ranks if not analysis.breakdown.truncated]
+    findings = []
+    for rule_id, apply in rule.by_id.items():
+        judged = [min(sound, key=SHARED_WAITS[rule_id])] if sound and rule_id in SHARED_WAITS else sound
+        found = [for_inference(finding, each) for each in judged if (finding := apply(each)) is not None]
+        findings += sorted(found, key=by_saving)[:1]
+    if distributed is not None:
+        findings += run_rule.find(distributed)
+    return tuple(sorted(findings, key=by_saving))
+
+
+def find_in_fit(
+    fit: FitTime | None,
+    *,
+    compilation: CompileReport | None = None,
+    growth: MemoryGrowth | None = None,
+    gpus: Sequence[GpuHealth] = (),
+) -> tuple[Finding, ...]:
+    """Apply every rule about a whole fit: the most to save first. Savings are of the fit, not per step."""
+    findings = compile_rule.find(compilation) if compilation is not None else []
+    if fit is not None:
+        # A first step that compiles is the same lost time as the cost of compilation.
+        explained = any(finding.kind == "compile-cost" for finding in findings) and is_compilation(fit)
+        findings += [found for found in fit_rule.find(fit) if found.kind != "slow-first-step" or not explained]
+    if growth is not None:
+        findings += growth_rule.find(growth)
+    findings += device_rule.find(gpus)
+    return tuple(sorted(findings, key=by_saving))
+
 
 NOTABLE = 1.2
 """Ratio of recorded steps to the run's median step from which the recording shows an unusual stretch."""
@@ -81,12 +160,11 @@ class HeldBack(Struct, frozen=True):
 
 
 class Stretch(Struct, frozen=True):
-    """How the recorded steps compare with the steps of the run that were not recorded.
+    """The recorded steps were unlike those of the run that were not recorded.
 
     Attributes:
         ratio: The recorded step divided by the usual step.
-        kind: ``usual``; ``fast`` or ``slow`` for an unusual stretch of the run; ``profiled`` if the profiler itself may
-            have made the steps slow.
+        kind: ``fast`` or ``slow``.
     """
 
     recorded_ns: float
@@ -111,7 +189,7 @@ class Checked(Struct, frozen=True):
 
 
 def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | None) -> Stretch | None:
-    """Compare the recorded steps with those of the run; None if there is nothing to compare."""
+    """Return how the recorded steps differ from those of the run; None if they do not, or the profiler slows them."""
     if lead is None or run is None or run.only_profiled or not lead.breakdown.marked or not run.p50_ns:
         return None
     if run.steps < LEAST_STRETCH_STEPS:
@@ -123,11 +201,9 @@ def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | N
     ratio = recorded_ns / run.p50_ns
     windows = trusted.windows if trusted is not None else ()
     overheads = [each.overhead.estimate for each in windows if each.overhead is not None and not each.window.capture]
-    if ratio >= NOTABLE:
-        kind = "slow" if overheads and max(overheads) < NOTABLE else "profiled"
-    else:
-        kind = "fast" if 0 < ratio <= 1 / NOTABLE else "usual"
-    return Stretch(recorded_ns, run.p50_ns, ratio, kind)
+    if ratio >= NOTABLE and overheads and max(overheads) < NOTABLE:
+        return Stretch(recorded_ns, run.p50_ns, ratio, "slow")
+    return Stretch(recorded_ns, run.p50_ns, ratio, "fast") if 0 < ratio <= 1 / NOTABLE else None
 
 
 def check_findings(
@@ -191,7 +267,7 @@ def check_findings(
         if missed is not None:
             findings.append(missed)
     if usable is not None:
-        findings = one_per_cause([*findings, *find_in_log(usable, lead, fit)], usable, lead, fit_findings)
+        findings = one_per_cause([*findings, *log_rule.find(usable, lead, fit)], usable, lead, fit_findings)
     findings = without_collections(findings, fit, fit_findings)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     findings = [with_gpu_health(finding, gpus) for finding in findings]
@@ -247,7 +323,7 @@ def _judge(
     if processor is not None and competes and is_oversubscribed(processor):
         enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
         return HeldBack(finding, f"Estimated on oversubscribed cores. Use fewer threads: {enough}.")
-    if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
+    if place is not None and run is not None and max(place.ratio, 1 / place.ratio) >= UNLIKE:
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "
             f"{format_duration(place.usual_ns)}, so their shares do not apply to the usual step. Record other steps: "
@@ -272,10 +348,6 @@ def _of_usual_step(finding: Finding, run: StepTimes) -> Finding:
     factor = step_ms / finding.step_ms
     low_ms, high_ms = factor * finding.saving_low_ms, factor * finding.saving_high_ms
     return replace(finding, saving_low_ms=low_ms, saving_high_ms=high_ms, step_ms=step_ms)
-
-
-def _unlike(place: Stretch) -> bool:
-    return max(place.ratio, 1 / place.ratio) >= UNLIKE
 
 
 def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding | HeldBack | str:
@@ -438,6 +510,6 @@ def _without_hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | 
 
 
 def _headline(place: Stretch | None) -> str:
-    if place is None or place.kind not in ("slow", "fast"):
+    if place is None:
         return ""
     return f"Recorded in an unusually {place.kind} stretch of the run."

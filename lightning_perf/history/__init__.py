@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from lightning_perf.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from lightning_perf.history.add import Added, add_runs
     from lightning_perf.history.document import History
     from lightning_perf.history.gate import HistoryGate, gate_runs, judge_runs
     from lightning_perf.history.read import read_history, set_baseline
-    from lightning_perf.history.store import HistoryError
+    from lightning_perf.history.store import Added, HistoryError, add_runs
 
 __all__ = [
     "Added",

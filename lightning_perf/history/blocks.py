@@ -25,8 +25,7 @@ from lightning_perf.show.blocks import (
     note,
     table,
 )
-from lightning_perf.show.pictures import draw_picture
-from lightning_perf.show.plots import band, line, points, upright
+from lightning_perf.show.plots import band, draw_picture, line, points, upright
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_points, format_share
 

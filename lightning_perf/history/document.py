@@ -15,9 +15,8 @@ from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 SCHEMA_VERSION = 1
 
@@ -184,7 +183,7 @@ class History(TextDocument, PageDocument, SavedDocument, frozen=True):
             HistoryError: The file cannot be written.
         """
         from lightning_perf.history.blocks import history_picture
-        from lightning_perf.show.pictures import image
+        from lightning_perf.show.plots import image
 
         path = Path(path)
         try:

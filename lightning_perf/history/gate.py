@@ -11,24 +11,28 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_perf import __version__
-from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.fairness import likely_cause
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Metric, Scale
+from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair, UnfairError, or_refusal
 from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, GateResult, judge, parse_gate
-from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair, UnfairError, or_refusal
 from lightning_perf.documents import Format, SavedDocument, TextDocument
-from lightning_perf.history.add import read_runs
-from lightning_perf.history.read import Trend, find_trends, logged_quality, matching_commits, series_name
-from lightning_perf.history.series import (
+from lightning_perf.errors import CompareError, InvalidRunsError
+from lightning_perf.history.read import (
     MeasuredRow,
+    Trend,
     find_metric,
+    find_trends,
     from_scale,
     group_runs,
+    left_out_notes,
+    logged_quality,
+    matching_commits,
     row_values,
+    series_name,
     to_scale,
     unfair_differences,
 )
-from lightning_perf.history.store import HistoryError, StoredBaseline, StoredRun, open_store, read_store
+from lightning_perf.history.store import HistoryError, StoredBaseline, StoredRun, open_store, read_runs, read_store
 from lightning_perf.statistics.change_points import predict
 from lightning_perf.statistics.values import Estimate, Float64Array
 
@@ -173,9 +177,7 @@ def gate_runs(
         results.append(judge(gate, judged.commit or "runs", figure.estimate, deterministic=equal))
     outcomes = {result.outcome for result in results}
     worst = (GateOutcome.FAILED, GateOutcome.INCONCLUSIVE, GateOutcome.PASSED)
-    left_out = Counter(run.left_out.partition(":")[0] for run in given if run.left_out is not None)
-    if left_out:
-        notes.append(f"Runs that do not count: {', '.join(f'{n} {why}' for why, n in left_out.items())}.")
+    notes += left_out_notes(given)
     return HistoryGate(
         store=str(store),
         commit=judged.commit,

@@ -12,20 +12,16 @@ from lightning_perf.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from lightning_perf.commands.infer import add_measuring, exit_code, require_packages, write_outputs
     from lightning_perf.inference.backbones import sweep_backbones
-    from lightning_perf.inference.counting.count import count_model
+    from lightning_perf.inference.counting.count import count_model, find_peaks
     from lightning_perf.inference.counting.document import bound_latency
-    from lightning_perf.inference.counting.peaks import find_peaks
     from lightning_perf.inference.errors import InferenceError, VariantError
     from lightning_perf.inference.measurement.measure import Effort
-    from lightning_perf.inference.model.samples import Validation
-    from lightning_perf.inference.model.subject import usable_device
-    from lightning_perf.inference.results.sweep import Sweep
-    from lightning_perf.inference.results.tradeoff import Tradeoff
+    from lightning_perf.inference.model import Validation, usable_device
+    from lightning_perf.inference.results.tradeoff import Sweep, Tradeoff
     from lightning_perf.inference.run import MeasureOptions, measure_variants, save_document
     from lightning_perf.inference.training import Distillation, FineTuner
     from lightning_perf.inference.variants.artefact import Artefact, load_artefact, read_artefact
-    from lightning_perf.inference.variants.chains import measure_storage
-    from lightning_perf.inference.variants.variant import default_variants, parse_variants
+    from lightning_perf.inference.variants.variant import default_variants, measure_storage, parse_variants
 
 __all__ = [
     "Artefact",

@@ -15,16 +15,15 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.inference.counting.count import count_model
+from lightning_perf.inference.counting.count import count_model, find_peaks
 from lightning_perf.inference.counting.document import Count, bound_latency
-from lightning_perf.inference.counting.peaks import find_peaks
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Time, Timed, Timer, speedup, summarise, take_turns
 from lightning_perf.inference.measurement.timing import time_calls
-from lightning_perf.inference.model.subject import cpu_threads, on_device, usable_device
-from lightning_perf.inference.results.sweep import SCHEMA_VERSION, Sweep, SweepRow
+from lightning_perf.inference.model import cpu_threads, on_device, usable_device
+from lightning_perf.inference.results.tradeoff import SWEEP_VERSION, Sweep, SweepRow
 from lightning_perf.inference.run import describe_machine, load_average
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 
 _AGAIN = ":again"
 """Suffix of the key of the first backbone's second measurement. No name of a backbone ends with it."""
@@ -193,7 +192,7 @@ def sweep_backbones(
         rows[name] = replace(rows[name], latency=latency, bound_ms=bound.bound_ms, efficiency=efficiency)
     finished = sorted(rows.values(), key=lambda row: math.inf if row.latency is None else row.latency.p50_ms)
     return Sweep(
-        schema_version=SCHEMA_VERSION,
+        schema_version=SWEEP_VERSION,
         tool_version=__version__,
         input_shape=shape,
         classes=classes,

@@ -18,14 +18,11 @@ from torch import Tensor, nn
 
 from lightning_perf import __version__
 from lightning_perf.errors import reason_of
-from lightning_perf.inference.counting.count import count_model
+from lightning_perf.inference.counting.count import count_model, find_peaks
 from lightning_perf.inference.counting.document import Count, Roofline, bound_latency
-from lightning_perf.inference.counting.peaks import find_peaks
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.measurement.accuracy import Judge
-from lightning_perf.inference.measurement.measure import Effort, Rounds, summarise, take_turns
-from lightning_perf.inference.model.samples import Validation
-from lightning_perf.inference.model.subject import Subject, check_subject, usable_device
+from lightning_perf.inference.measurement.measure import Effort, Judge, Rounds, summarise, take_turns
+from lightning_perf.inference.model import Subject, Validation, check_subject, usable_device
 from lightning_perf.inference.results.conclusions import (
     NO_LIMIT_WITHOUT_DATA,
     cell_of,
@@ -34,12 +31,17 @@ from lightning_perf.inference.results.conclusions import (
     ruin_notes,
 )
 from lightning_perf.inference.results.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Cell, Machine, Row, Tradeoff
-from lightning_perf.inference.transforms.base import FineTune
+from lightning_perf.inference.transforms import FineTune
 from lightning_perf.inference.variants.artefact import library_versions
-from lightning_perf.inference.variants.chains import Chains, measure_storage
-from lightning_perf.inference.variants.running import BuiltVariant, Running, build_variant, relative_difference
-from lightning_perf.inference.variants.variant import BASELINE, Variant, default_variants, parse_variants
-from lightning_perf.inference.variants.worker import Origin
+from lightning_perf.inference.variants.running import BuiltVariant, Origin, Running, build_variant, relative_difference
+from lightning_perf.inference.variants.variant import (
+    BASELINE,
+    Chains,
+    Variant,
+    default_variants,
+    measure_storage,
+    parse_variants,
+)
 from lightning_perf.machine.environment import cpu_name, device_facts, host_notes
 from lightning_perf.run_files.atomic import write_document
 

@@ -16,7 +16,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.loading.result import LoadingError, LoadingReport, StageTime, judge_loading
 from lightning_perf.loading.stage_clock import OTHER, StageClock, instrument
-from lightning_perf.workers.processors import usable_cores
+from lightning_perf.workers.limits import usable_cores
 
 COLLATE, TRANSFER, PIN = "collate", "transfer between processes", "pin memory"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +16,11 @@ import torch
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.out_of_memory import report_out_of_memory
-from lightning_perf.callbacks.recording.captures import CaptureOptions
-from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
+from lightning_perf.callbacks.recording.recording_plan import CaptureOptions, Recording, check_choice
 from lightning_perf.callbacks.recording.schedule import check_number
 from lightning_perf.callbacks.report import ReportLength, report_fit
-from lightning_perf.callbacks.run_record.device_health import device_uuids
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
-from lightning_perf.callbacks.run_record.run_facts import dataset_facts, loop_facts, machine_facts, model_facts
+from lightning_perf.callbacks.run_record.run_facts import dataset_facts, loop_facts, model_facts
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_folder
 from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.observers import Observers
@@ -135,7 +132,7 @@ class PerfLoop:
         self._observers = Observers(errors)
         self._loop = PlainLoop(self._model, self._optimizers)
         self._folder: Path | None = None
-        self._record = self._new_record()
+        self._record = LoopRecord(self._loop, None, errors)
         self._rank_files = RankFiles(None, rank=0, world_size=1, errors=errors)
         self._fit: Fit | None = None
         self._hooks: list[CallHooks] = []
@@ -183,7 +180,7 @@ class PerfLoop:
         self._rank_files.ends()
         fit, self._fit = self._fit, None
         if fit is not None and loop.rank == 0:
-            report_fit(fit, self._rank_files, None, error=error, world_size=loop.world_size, show=self._report)
+            report_fit(fit, self._rank_files, None, error=error, show=self._report)
 
     def steps(self, loader: Iterable[Batch], *, accumulate: int | None = None) -> Generator[Batch, None, None]:
         """Iterate over a loader, and measure the steps of the loop.
@@ -228,8 +225,7 @@ class PerfLoop:
             first_ns = time.perf_counter_ns() - self._entered_ns
             self._start(None, None)
             if self._fit is not None:
-                with self._observers.isolate(self._fit.tracker):
-                    self._fit.add_step(first_ns)
+                self._fit.add_step(first_ns)
             self._record.first_batch_ended()
         else:
             self._loop.global_step += 1
@@ -300,21 +296,9 @@ class PerfLoop:
                     "Only rank 0 is measured: call torch.distributed.init_process_group, or fabric.launch, before the "
                     "'with' block of PerfLoop."
                 )
-        self._record = self._new_record()
-        if self._model is not None:
-            self._record.add_facts("the model", functools.partial(model_facts, self._model, hashed=self._hashed))
-
-    def _new_record(self) -> LoopRecord:
-        loop = self._loop
-        return LoopRecord(
-            self._folder,
-            self._errors,
-            rank=loop.rank,
-            device=loop.device,
-            uuids=functools.partial(device_uuids, [loop.device]),
-            world_size=loop.world_size,
-            later={"its surroundings": functools.partial(machine_facts, loop.device)},
-        )
+        self._record = LoopRecord(loop, self._folder, self._errors)
+        if (model := self._model) is not None:
+            self._record.add_facts({"the model": lambda: model_facts(model, hashed=self._hashed)})
 
     def _start(self, loader: Any, accumulate: int | None) -> None:
         """Start to observe, at the first step."""
@@ -331,13 +315,15 @@ class PerfLoop:
         if self._total_steps is None:
             with suppress(Exception):  # a loader without a length may raise any exception
                 loop.expected_steps = max(len(loader) // (accumulate or 1), 1)
+        world_size = loop.world_size
         self._record.add_facts(
-            "the training",
-            functools.partial(loop_facts, loader, self._optimizers, world_size=loop.world_size, accumulate=accumulate),
+            {
+                "the training": lambda: loop_facts(
+                    loader, self._optimizers, world_size=world_size, accumulate=accumulate
+                ),
+                "the data": lambda: {} if loader is None else dataset_facts("data.", loader, hashed=self._hashed),
+            }
         )
-        if loader is not None:
-            data = functools.partial(dataset_facts, "data.", loader, hashed=self._hashed)
-            self._record.add_facts("the data", data)
         connected = loop.world_size if loop.connected else 1
         self._rank_files = RankFiles(self._folder, rank=loop.rank, world_size=connected, errors=self._errors)
         self._fit = Fit(

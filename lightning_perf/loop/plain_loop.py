@@ -12,6 +12,7 @@ from torch import distributed
 
 from lightning_perf.callbacks.recording.data_loading import Facts, loader_facts
 from lightning_perf.callbacks.recording.window_notes import product_parameters
+from lightning_perf.callbacks.run_record.device_health import device_uuids
 from lightning_perf.callbacks.steps.lightning_hooks import HookTimes
 from lightning_perf.run_files.launch import own_rank
 
@@ -97,6 +98,10 @@ class PlainLoop:
     def tensor_source(self) -> tuple[Any, Iterable[Any]]:
         """Return the model, or None if it is not known, and the optimizers."""
         return self.model, self.optimizers
+
+    def gpu_uuids(self) -> list[str]:
+        """Return the name of its GPU."""
+        return device_uuids([self.device])
 
 
 def model_device(model: torch.nn.Module | None) -> torch.device:

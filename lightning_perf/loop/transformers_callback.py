@@ -10,8 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from lightning_perf.callbacks.recording.captures import CaptureOptions
-from lightning_perf.callbacks.recording.recording_plan import Recording, check_choice
+from lightning_perf.callbacks.recording.recording_plan import CaptureOptions, Recording, check_choice
 from lightning_perf.callbacks.report import ReportLength
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.callbacks.steps.fit_state import Signal

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_perf.workers.processors import usable_cpus
+from lightning_perf.workers.limits import usable_cpus
 
 if TYPE_CHECKING:
     import torch

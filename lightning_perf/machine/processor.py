@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightning_perf.machine.environment import cpu_info, cpu_name, load_average
 from lightning_perf.machine.page_faults import allocator_name, page_fault_ns
-from lightning_perf.workers.processors import usable_cores, usable_cpus
+from lightning_perf.workers.limits import usable_cores, usable_cpus
 
 STATISTICS = Path("/proc/stat")
 

@@ -294,8 +294,8 @@ def compare(
     """
     from lightning_perf.compare.judge import judge_arms
     from lightning_perf.compare.records.record import find_records
+    from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
-    from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
 
     if bool(study) == bool(arms):
         raise LocatedError("arguments", "give either study or arms", 'E.g. {"arms": {"old": ["a"], "new": ["b"]}}')
@@ -420,7 +420,7 @@ def explain_nan(
     """Return why the loss of a run turned NaN or infinite in mixed precision: step, operator, and the layers to keep
     in FP32. Outcomes: diagnosed, no_diagnosis.
     """  # noqa: D205
-    from lightning_perf.report.nan_diagnosis import diagnose_nan
+    from lightning_perf.report.document import diagnose_nan
 
     diagnosis = diagnose_nan(resolve_path(path, folders))
     found = diagnosis.bad_run

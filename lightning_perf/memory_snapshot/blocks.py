@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from lightning_perf.memory_snapshot.categories import FREE, MIXED
-from lightning_perf.memory_snapshot.stacks import name_line
+from lightning_perf.memory_snapshot.allocations import FREE, MIXED, name_line
 from lightning_perf.report.labels import MEMORY_LABELS, count_of
 from lightning_perf.show.blocks import (
     EVERY_ROW,

@@ -1,7 +1,11 @@
-"""Analyze a memory snapshot: replay its history, and find out who held the memory at the peak and at the end."""
+"""Analyze a memory snapshot, in a worker process with limits: who held the memory at the peak and at the end."""
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf import __version__
-from lightning_perf.memory_snapshot.categories import CATEGORIES, PHASES, categorize, phases_of, step_starts
+from lightning_perf.errors import TraceError
+from lightning_perf.memory_snapshot.allocations import (
+    CATEGORIES,
+    PHASES,
+    Site,
+    categorize,
+    describe_stack,
+    find_lifetimes,
+    name_line,
+    phases_of,
+    replay_reserved,
+    step_starts,
+)
 from lightning_perf.memory_snapshot.document import (
     SCHEMA_VERSION,
     CategoryBytes,
@@ -26,16 +42,19 @@ from lightning_perf.memory_snapshot.document import (
     OutOfMemory,
 )
 from lightning_perf.memory_snapshot.free_memory import find_gaps, find_pools, map_segments
-from lightning_perf.memory_snapshot.lifetimes import Lifetimes, find_lifetimes, replay_reserved
 from lightning_perf.memory_snapshot.snapshot import (
     INACTIVE,
     NO_STACK,
     Action,
     Snapshot,
+    read_snapshot,
 )
-from lightning_perf.memory_snapshot.stacks import Site, describe_stack, name_line
 from lightning_perf.report.labels import count_of
 from lightning_perf.units import format_bytes
+from lightning_perf.workers.channel import Channel, Message
+from lightning_perf.workers.exec_command import die_with
+from lightning_perf.workers.limits import MEMORY_SHARE, free_bytes, limit_memory
+from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess
 
 Integers = NDArray[np.int64]
 
@@ -84,7 +103,11 @@ class _Device:
         self._levels = self._lifetimes.levels()
         self._reserved = replay_reserved(snapshot, device)
         self._peak = int(self._levels.argmax())
-        self._line, self._lines = _number_lines(self._lifetimes, sites)
+        # Stacks that differ in other frames share the number of their line and module.
+        lines: dict[tuple[str, str, str | None], tuple[int, Site]] = {}
+        of_stack = [lines.setdefault((site.line, site.file, site.module), (len(lines), site))[0] for site in sites]
+        self._line = np.array(of_stack, np.int64)[self._lifetimes.stack]
+        self._lines = [site for _, site in lines.values()]
         self._errors = np.flatnonzero(self._events.action == Action.OOM)
 
     def result(self) -> DeviceMemory:
@@ -297,15 +320,79 @@ class _Device:
         )
 
 
-def _number_lines(lifetimes: Lifetimes, sites: Sequence[Site]) -> tuple[Integers, list[Site]]:
-    """Number the distinct lines and modules. Stacks that differ elsewhere share a number."""
-    numbered: dict[tuple[str, str, str | None], tuple[int, Site]] = {}
-    of_stack = [numbered.setdefault((site.line, site.file, site.module), (len(numbered), site))[0] for site in sites]
-    return np.array(of_stack, np.int64)[lifetimes.stack], [site for _, site in numbered.values()]
-
-
 def _sums(group: NDArray[np.integer], sizes: Integers, count: int) -> Integers:
     """Add the sizes of each group, exactly."""
     total = np.zeros(count, np.int64)
     np.add.at(total, group, sizes)
     return total
+
+
+BYTES_PER_BYTE = 24
+"""Memory that a snapshot may need per byte of its file. Those of torch need 3 to 6."""
+
+BASE_BYTES = 1 << 30
+
+BASE_S = 15
+"""Processor time that any snapshot may need, with the start of the process."""
+
+S_PER_MIB = 3
+"""Further processor time per MiB. Snapshots of torch need 0.2 s."""
+
+_DISTRUST = "Record fewer events with max_entries. If somebody sent you the file, do not trust it"
+
+
+class Analyze(Message, frozen=True):
+    """Asks a worker to analyze a snapshot, within seconds of processor time."""
+
+    path: str
+    limit_s: int
+    supervisor: int
+
+
+class Analyzed(Message, frozen=True):
+    """The report as JSON, or the error: the place, the problem and the fix of a `TraceError`."""
+
+    report: bytes
+    error: tuple[str, str, str] | None = None
+
+
+def analyze_snapshot(path: Path) -> MemoryReport:
+    """Analyze a memory snapshot.
+
+    The file is read in a worker process. It may use memory and processor time in proportion to the file's size, and at
+    most a share of the free memory.
+    """
+    if not sys.executable:
+        return build_report(read_snapshot(path), path)
+    limit_s = BASE_S + S_PER_MIB * (path.stat().st_size >> 20 if path.is_file() else 0)
+    task = Analyze(str(path), limit_s, os.getpid())
+    try:
+        with WorkerProcess("lightning_perf.memory_snapshot.build:main", task) as worker:
+            answer = worker.receive(Analyzed)
+    except WorkerError as error:
+        if isinstance(error, WorkerExitError) and error.code == -signal.SIGXCPU:
+            raise TraceError(path, f"needs more than {limit_s} s of processor time", _DISTRUST) from error
+        raise TraceError(
+            path, f"cannot be analyzed ({error})", "Record fewer events with max_entries, or free memory and try again"
+        ) from error
+    if answer.error is not None:
+        raise TraceError(*answer.error)
+    return MemoryReport.from_json(answer.report)
+
+
+def main(channel: Channel) -> None:
+    """Analyze one snapshot with limits of memory and time."""
+    task = channel.receive(Analyze)
+    die_with(task.supervisor)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (task.limit_s, task.limit_s + 5))
+    path = Path(task.path)
+    allowed = BASE_BYTES + BYTES_PER_BYTE * (path.stat().st_size if path.is_file() else 0)
+    limit = limit_memory(share=min(MEMORY_SHARE, allowed / max(1, free_bytes())), least_bytes=BASE_BYTES)
+    try:
+        report = build_report(read_snapshot(path), path)
+        channel.send(Analyzed(report.to_json(indent=None).encode()))
+    except TraceError as error:
+        channel.send(Analyzed(b"", (error.where, error.problem, error.action)))
+    except MemoryError:
+        channel.send(Analyzed(b"", (str(path), f"needs more than {format_bytes(limit)} of memory", _DISTRUST)))

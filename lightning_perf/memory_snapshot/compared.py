@@ -12,14 +12,13 @@ from msgspec import Struct
 
 from lightning_perf import __version__
 from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
-from lightning_perf.memory_snapshot.categories import CATEGORIES
+from lightning_perf.memory_snapshot.allocations import CATEGORIES
 from lightning_perf.memory_snapshot.document import DeviceMemory, MemoryGroup, MemoryReport, SnapshotError
 from lightning_perf.report.compared import join_notes
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""

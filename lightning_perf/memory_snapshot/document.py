@@ -12,9 +12,8 @@ from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, Sa
 from lightning_perf.errors import UserError
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""

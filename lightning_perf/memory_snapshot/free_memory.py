@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.memory_snapshot.categories import CATEGORIES, FREE, MIXED
+from lightning_perf.memory_snapshot.allocations import CATEGORIES, FREE, MIXED, Lifetimes
 from lightning_perf.memory_snapshot.document import Pool, Run, SegmentMap
-from lightning_perf.memory_snapshot.lifetimes import Lifetimes
 from lightning_perf.memory_snapshot.snapshot import INACTIVE, Action, Segments, Snapshot
 
 Integers = NDArray[np.int64]

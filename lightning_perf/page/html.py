@@ -7,13 +7,15 @@ import gzip
 import html
 import importlib.util
 import json
+import os
 import posixpath
 import re
 import secrets
+import sys
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from lightning_perf.errors import UserError
 from lightning_perf.run_files.atomic import write_named_file
@@ -75,7 +77,11 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     nonce = secrets.token_urlsafe(16)
     style = "\n".join(_without_comments(_read(name)) for name in _STYLESHEET.findall(_read("index.html")))
     page = _STYLESHEET.sub("", _read("index.html"))
-    page = page.replace("<title>lightning_perf</title>", _head(title, nonce, style))
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(_POLICY.format(nonce=nonce))}">\n'
+        f"<title>{html.escape(title)} – lightning_perf</title>\n<style>\n{style}</style>"
+    )
+    page = page.replace("<title>lightning_perf</title>", head)
     body = [
         _data_block("document", document_json.decode(), f' data-name="{html.escape(title)}" data-kind="{kind}"'),
         _data_block(f"asset-{_DEFINITIONS}", json.dumps(json.loads(_read(_DEFINITIONS)), separators=(",", ":"))),
@@ -100,21 +106,10 @@ def write_html(document_json: bytes, kind: Kind, title: str, path: Path) -> None
         ) from error
 
 
-def _head(title: str, nonce: str, style: str) -> str:
-    policy = _POLICY.format(nonce=nonce)
-    return (
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
-        f"<title>{html.escape(title)} – lightning_perf</title>\n<style>\n{style}</style>"
-    )
-
-
-def _data_block(identity: str, text: str, attributes: str = "") -> str:
-    return f'<script type="application/json" id="{identity}"{attributes}>{_inert(text)}</script>'
-
-
-def _inert(json_text: str) -> str:
-    """Escape JSON so that nothing in it ends its element or starts a comment. Its meaning stays the same."""
-    return json_text.replace("<", "\\u003c")
+def _data_block(identity: str, json_text: str, attributes: str = "") -> str:
+    """Return JSON as an element, escaped so that nothing in it ends the element or starts a comment."""
+    escaped = json_text.replace("<", "\\u003c")
+    return f'<script type="application/json" id="{identity}"{attributes}>{escaped}</script>'
 
 
 @lru_cache(maxsize=1)
@@ -174,3 +169,15 @@ def _plotly() -> tuple[int, str] | None:
     packed = gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)
     # A fifth of base 64's overhead less. "<" would have to be escaped, so a comma takes its place.
     return len(packed), base64.b85encode(packed, pad=True).replace(b"<", b",").decode()
+
+
+def has_browser(terminal: IO[str]) -> bool:
+    """Return whether a page can open in a window of its own.
+
+    Without a display, Python would start a text browser in the user's terminal. A pipe has no user who looks.
+    """
+    if not terminal.isatty():
+        return False
+    if sys.platform in ("darwin", "win32") or os.environ.get("BROWSER"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

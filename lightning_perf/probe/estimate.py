@@ -21,8 +21,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.host.host_pace import StepFloor
-from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
+from lightning_perf.analysis.host.launches import StepFloor
+from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
 from lightning_perf.probe.replay.messages import CompiledTimes, GraphTimes, Times
 from lightning_perf.run_files.probe import ProbedChange
 
@@ -257,16 +257,16 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
     if not parts:
         return Saving(0.0, 0.0, 0.0, 0.0, 0.0, whole_ns, 0)
     measured_ns = sum(recorded for recorded, _ in measured.values())
-    similar = _similar(calls, measured)
-    savings = [*(saved for _, saved in measured.values()), similar.saving_ns]
+    similar_ns, similar_saving_ns, error_ns = _similar(calls, measured)
+    savings = [*(saved for _, saved in measured.values()), similar_saving_ns]
     gains_ns = sum(saving for saving in savings if saving > 0)
     return Saving(
         saving_ns=sum(savings),
-        noise_ns=math.hypot(noise_ns(parts), NOISE_SDS * similar.error_ns),
+        noise_ns=math.hypot(noise_ns(parts), NOISE_SDS * error_ns),
         changed_ns=math.hypot(gains_ns, sum(savings) - gains_ns),
         measured_ns=measured_ns,
-        similar_ns=similar.recorded_ns,
-        other_ns=max(0.0, whole_ns - measured_ns - similar.recorded_ns),
+        similar_ns=similar_ns,
+        other_ns=max(0.0, whole_ns - measured_ns - similar_ns),
         rounds=min(len(times) for part in parts for times in (part.before, part.after)),
     )
 
@@ -308,16 +308,12 @@ def _same_rounds(before: Times, after: Times, settled: int) -> tuple[Times, Time
     return cut(before), cut(after)
 
 
-class _Similar(NamedTuple):
-    """Time and saving of calls that others of the same operator stand for, and the standard error of the saving."""
+def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) -> tuple[float, float, float]:
+    """Estimate calls by measured calls of the same operator, like the unsampled part of a ratio estimator.
 
-    recorded_ns: float
-    saving_ns: float
-    error_ns: float
-
-
-def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) -> _Similar:
-    """Estimate calls by measured calls of the same operator, like the unsampled part of a ratio estimator."""
+    Returns:
+        Their recorded time, their saving and its standard error, in nanoseconds.
+    """
     sampled: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     left: defaultdict[str, list[float]] = defaultdict(list)
     for place, call in enumerate(calls.calls):
@@ -336,7 +332,7 @@ def _similar(calls: OperatorCalls, measured: Mapping[int, tuple[float, float]]) 
         recorded_ns += sum(times_ns)
         saving_ns += share * sum(times_ns)
         variance += spread * (sum(times_ns) ** 2 / len(known) + sum(time_ns**2 for time_ns in times_ns))
-    return _Similar(recorded_ns, float(saving_ns), variance**0.5)
+    return recorded_ns, float(saving_ns), variance**0.5
 
 
 def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], current: str, changed: str) -> Saving:

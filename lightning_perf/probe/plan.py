@@ -6,14 +6,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
-from lightning_perf.analysis.host.host_pace import StepFloor, step_floor
+from lightning_perf.analysis.host.launches import StepFloor, step_floor
 from lightning_perf.analysis.host.loading import loading
-from lightning_perf.analysis.kernels.tensor_core_eligibility import uses_tf32
-from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
-from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
-from lightning_perf.analysis.model.workload import workload
+from lightning_perf.analysis.intervals import json_list
+from lightning_perf.analysis.kernels.arithmetic import uses_tf32
+from lightning_perf.analysis.model.operators import OperatorCalls, operator_calls
+from lightning_perf.analysis.model.workload import OptimizerSteps, optimizer_steps, workload
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phases import phases
 from lightning_perf.findings.cpu import FEW_THREADS, IDLE_CORES
@@ -22,8 +21,7 @@ from lightning_perf.machine.processor import BF16_FLAGS, cpu_flags
 from lightning_perf.probe.replay.messages import CURRENT, OptimizerTask, Setting, Task
 from lightning_perf.trace.description import Batch, Settings
 from lightning_perf.trace.trace import Trace
-from lightning_perf.workers.memory_limit import free_bytes
-from lightning_perf.workers.processors import usable_cores
+from lightning_perf.workers.limits import free_bytes, usable_cores
 
 FUSABLE = ("loop", "foreach")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.averaged_steps import without_tails
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.analysis.intervals import without_tails
+from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.errors import TraceError
@@ -58,8 +58,8 @@ from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
+from lightning_perf.workers.limits import usable_cpus
 from lightning_perf.workers.process import WorkerError, WorkerProcess
-from lightning_perf.workers.processors import usable_cpus
 
 LEAST_SHARE = 0.4
 """Share of the time that is for measuring, even if the worker process is slow to start on a busy machine."""

@@ -13,27 +13,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf import __version__
-from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
+from lightning_perf.analysis.compilation import CompileReport, summarize_compilations
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
-from lightning_perf.analysis.precision.scales import summarize_fp8
-from lightning_perf.analysis.precision.shadow import summarize_shadow
+from lightning_perf.analysis.precision.scales import summarize_fp8, summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed, link_use
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
-from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
-from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
+from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth, summarize_account, summarize_growth
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
-from lightning_perf.findings.registry import find, find_in_fit
-from lightning_perf.findings.whole_run import check_findings
+from lightning_perf.findings.whole_run import check_findings, find, find_in_fit
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.report.sentences import slowness_notes, who_waits
 from lightning_perf.report.verdict import drives_device, judge
-from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
+from lightning_perf.run_files.captures import WINDOWS
 from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, GpuHealth
@@ -136,8 +133,7 @@ def analyze(
             run.notes += run.read("The callback's notes are", read_notes, run.folder) or ()
             run.notes += full_disk_notes(run.folder)
             run.notes += [report.note for report in run.read("Reports on hangs are", open_hangs, run.folder) or ()]
-            if (run.folder / PRECISION_NAME).exists():
-                precision = run.read("The run's precision is", read_precision, run.folder / PRECISION_NAME)
+            precision = run.read_named("The run's precision is", read_precision, PRECISION_NAME)
     build = functools.partial(
         build_report,
         samples=samples,
@@ -178,10 +174,18 @@ class _RunFiles:
             self.notes.append(f"{part} left out: {error}")
             return None
 
+    def read_named(self, part: str, read: Callable[[Path], _Part], name: str) -> _Part | None:
+        """Read the file with a name, if there is one."""
+        path = self.folder / name if self.folder is not None else None
+        return self.read(part, read, path if path is not None and path.exists() else None)
+
+    def paths(self, log: RankLog[_Line]) -> list[Path]:
+        """Return the files of a log, by rank."""
+        return log.paths(self.folder) if self.folder is not None else []
+
     def read_first(self, part: str, log: RankLog[_Line]) -> tuple[_Line, ...] | None:
         """Read the log of the first rank that wrote one; return None without one, or if it cannot be read."""
-        paths = log.paths(self.folder) if self.folder is not None else []
-        return self.read(part, log.read, next(iter(paths), None))
+        return self.read(part, log.read, next(iter(self.paths(log)), None))
 
 
 def build_report(
@@ -218,19 +222,23 @@ def build_report(
         else each
         for each in ranks
     ]
-    logged = _logged_rank(folder)
+    logged = next((rank_in_name(path.name) for path in run.paths(STEPS)), None)
     step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
     accounts = account_paths(folder) if folder is not None else ()
     account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
     over_fit = _over_fit(run, samples, account)
+    memory = run.read("The memory over time is", read_growth, folder)
+    growth = summarize_growth(memory, StepSamples.of(samples).tokens) if memory is not None else None
+    if growth is not None:
+        ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
     lead = lead_rank(ranks, compared, over_fit)
-    windows = _windows(run)
+    known = run.paths(WINDOWS) if logged is not None else ()
+    same_rank = (path for path in known if rank_in_name(path.name) == logged)
+    windows = run.read("The profiler's cost is", WINDOWS.read, next(same_rank, None)) or ()
     captures, left_out = captured(folder, ranks, executor) if folder is not None else ((), [])
     run.notes += left_out
     forecasted = _forecast(run, precision, lead)
     fit_time = summarize_account(account) if account is not None else None
-    memory = run.read("The memory over time is", read_growth, folder)
-    growth = summarize_growth(memory, StepSamples.of(samples).tokens) if memory is not None else None
     compilation = _compilation(run, ranks, fit_time, samples)
     shadow = run.read_first("The shadow steps are", SHADOW)
     fp8 = run.read_first("The FP8 layers are", FP8)
@@ -238,9 +246,6 @@ def build_report(
     gpus = _gpu_health(run, logged, samples)
     fit_findings = find_in_fit(fit_time, compilation=compilation, growth=growth, gpus=gpus)
     trusted = trust(ranks, samples, windows)
-    if growth is not None:
-        ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
-        lead = lead_rank(ranks, compared, over_fit)
     found = find(ranks, compared)
     checked = check_findings(
         found,
@@ -320,15 +325,9 @@ def _gpu_health(run: _RunFiles, logged: int | None, samples: Sequence[StepSample
     return tuple(sorted(with_energy, key=lambda gpu: gpu.rank))
 
 
-def _logged_rank(folder: Path | None) -> int | None:
-    """Return the rank of the step log that is read: the first one in the folder."""
-    logs = STEPS.paths(folder) if folder is not None else []
-    return rank_in_name(logs[0].name) if logs else None
-
-
 def _over_fit(run: _RunFiles, samples: Sequence[StepSample], account: FitAccount | None) -> RanksOverFit | None:
     """Compare the step logs of all ranks: the samples of the first one, and those of the others that can be read."""
-    paths = STEPS.paths(run.folder) if run.folder is not None else []
+    paths = run.paths(STEPS)
     if len(paths) < 2 or not samples:
         return None
     every = len(samples) * len(paths) // MAX_COMPARED | 1
@@ -360,8 +359,8 @@ def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int,
 
 def _attach_probe(run: _RunFiles, ranks: list[RankAnalysis], probe: Probe | None) -> None:
     """Add the result of a probe to the rank that was probed, unless its traces have changed since."""
-    if probe is None and run.folder is not None and (run.folder / PROBE_NAME).exists():
-        probe = run.read("The probe is", read_probe, run.folder / PROBE_NAME)
+    if probe is None:
+        probe = run.read_named("The probe is", read_probe, PROBE_NAME)
     if probe is None:
         return
     for place, analysis in enumerate(ranks):
@@ -384,14 +383,6 @@ def _compilation(
         fit_ns, steps = int(StepSamples.of(samples).step_ns.sum()), len(samples)
     calls = next((each.compiled_calls for each in ranks if each.rank in (rank, None)), None)
     return summarize_compilations(compilations, rank=rank, fit_ns=fit_ns, steps=steps, calls=calls)
-
-
-def _windows(run: _RunFiles) -> tuple[RecordedWindow, ...]:
-    """Read the profiler's log of the same rank as the step times: the first one."""
-    rank = _logged_rank(run.folder)
-    files = WINDOWS.paths(run.folder) if run.folder is not None and rank is not None else []
-    same = [path for path in files if rank_in_name(path.name) == rank]
-    return (run.read("The profiler's cost is", WINDOWS.read, same[0]) or ()) if same else ()
 
 
 def _forecast(run: _RunFiles, precision: RunPrecision | None, lead: RankAnalysis | None) -> Forecast | None:

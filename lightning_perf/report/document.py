@@ -1,4 +1,4 @@
-"""The report as a document: its fields and methods, and reading it back."""
+"""The documents of a run: its report with fields and methods, and the diagnosis of a loss that turned NaN."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.compilation.summary import CompileReport
+from lightning_perf.analysis.compilation import CompileReport
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
-from lightning_perf.analysis.precision.scales import Fp8Layers
-from lightning_perf.analysis.precision.shadow import ShadowDrift
+from lightning_perf.analysis.precision.scales import Fp8Layers, ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
-from lightning_perf.analysis.steps.fit_time import FitTime
-from lightning_perf.analysis.steps.growth import MemoryGrowth
+from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
-from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument
-from lightning_perf.errors import ReportError
+from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, SavedDocument, TextDocument
+from lightning_perf.errors import ReportError, TraceError
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
@@ -31,16 +29,17 @@ from lightning_perf.report.labels import CATEGORY_LABELS, GAP_LABELS, PHASE_LABE
 from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
-from lightning_perf.run_files.numerics.precision import RunPrecision
+from lightning_perf.run_files.numerics.precision import PRECISION_NAME, BadRun, RunPrecision, read_precision
 from lightning_perf.run_files.report import read_report_fields
+from lightning_perf.show.blocks import Block, Line
 from lightning_perf.show.terminal_text import safe
 from lightning_perf.units import format_duration, format_rate, format_share
 
 if TYPE_CHECKING:
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
     from lightning_perf.report.compared import Compared
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
+
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Every change that an old reader would misread raises it."""
@@ -142,8 +141,8 @@ class PerfReport(LongDocument, PageDocument, SavedDocument, frozen=True):
 
     def _repr_html_(self) -> str:
         """Return the verdict, the findings and the categories of the step, as notebooks show them."""
-        from lightning_perf.report.sections.short import notebook_blocks
-        from lightning_perf.show.notebook import to_html
+        from lightning_perf.report.sections.report import notebook_blocks
+        from lightning_perf.show.markup import to_html
 
         return to_html(notebook_blocks(self))
 
@@ -229,3 +228,44 @@ def _duration(name: str, title: str, value_ns: float) -> KeyFigure:
 
 def _share(name: str, title: str, share: float) -> KeyFigure:
     return KeyFigure(title, share, format_share(share), f"{name}_share")
+
+
+HEALTHY = "No step of this run had a loss of NaN or infinity, as far as it was checked."
+
+NAN_SCHEMA_VERSION = 1
+
+
+class NanDiagnosis(TextDocument, frozen=True):
+    """The diagnosis of a loss that turned NaN or infinite.
+
+    Attributes:
+        folder: The folder of the run.
+        bad_run: The diagnosis; ``None`` if no checked step of the run had a loss of NaN or infinity.
+        schema_version: `NAN_SCHEMA_VERSION` of the writer.
+    """
+
+    folder: str
+    bad_run: BadRun | None
+    schema_version: int = NAN_SCHEMA_VERSION
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the diagnosis."""
+        from lightning_perf.report.sections.precision import bad_run_blocks
+
+        if self.bad_run is None:
+            yield Line(HEALTHY)
+        else:
+            yield from bad_run_blocks(self.bad_run)
+
+
+def diagnose_nan(folder: Path) -> NanDiagnosis:
+    """Read the diagnosis that `PerfCallback` made during a training."""
+    if not folder.is_dir():
+        raise TraceError(folder, "no such folder", "Give the folder of a run, e.g. lightning_logs/version_0/perf")
+    if not (folder / PRECISION_NAME).exists():
+        raise TraceError(
+            folder,
+            f"no {PRECISION_NAME} in it, so no fit with PerfCallback has ended here",
+            "Give the folder of such a fit, e.g. lightning_logs/version_0/perf",
+        )
+    return NanDiagnosis(str(folder), read_precision(folder / PRECISION_NAME).bad_run)

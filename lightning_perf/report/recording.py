@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.averaged_steps import without_tails
+from lightning_perf.analysis.intervals import without_tails
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from lightning_perf.analysis.ranks.distributed import RankTimes, rank_times
 from lightning_perf.errors import TraceError
@@ -48,7 +48,9 @@ def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False, processe
             traces.append(read_trace(path, processes=processes))
         except TraceError as error:  # noqa: PERF203  (one file must not cost the others)
             errors.append(error)
-    parts = [concatenate(traces)] if traces and not _overlap(traces) else traces
+    spans = sorted((trace.begin_ns, trace.end_ns) for trace in traces)
+    overlap = any(begin < end for (_, end), (begin, _) in pairwise(spans))
+    parts = [concatenate(traces)] if traces and not overlap else traces
     analyses = tuple(_analyze(part, by_shape) for part in parts)
     times = tuple(
         rank_times(without_tails(part), analysis.breakdown, analysis.rank)
@@ -63,11 +65,6 @@ def _analyze(trace: Trace, by_shape: bool) -> RankAnalysis:
     if analysis.rank is not None:
         return analysis
     return replace(analysis, rank=rank_in_name(Path(trace.sources[0]).name))
-
-
-def _overlap(traces: Sequence[Trace]) -> bool:
-    spans = sorted((trace.begin_ns, trace.end_ns) for trace in traces)
-    return any(begin < end for (_, end), (begin, _) in pairwise(spans))
 
 
 class _Message(msgspec.Struct):

@@ -15,8 +15,8 @@ LARGE_BYTES = 4 << 20
 """Files of this size and more are worth worker processes, which take a few tenths of a second to start."""
 
 WORKER_BYTES = 100 << 20
-TEXT_SHARE = 0.4
-GZIP_SHARE = 6.0
+TEXT_SHARE = 0.25
+GZIP_SHARE = 4.0
 """Memory of a worker process: that of a small trace, and more for each byte of a plain or of a compressed file."""
 
 FREE_SHARE = 0.75
@@ -49,7 +49,7 @@ def analyze_recordings(
     sizes = [sum(map(_size, group)) for group in groups]
     large = sum(size >= LARGE_BYTES for size in sizes) if sys.executable and sys.platform != "win32" else 0
     if large:
-        from lightning_perf.workers.processors import usable_cpus
+        from lightning_perf.workers.limits import usable_cpus
 
         jobs = jobs or usable_cpus()
         workers = min(large, jobs, _fitting(groups))
@@ -90,7 +90,7 @@ class _Progress:
 
 def _fitting(groups: Sequence[Sequence[Path]]) -> int:
     """Return how many of the largest recordings fit into the free memory together."""
-    from lightning_perf.workers.memory_limit import free_bytes
+    from lightning_perf.workers.limits import free_bytes
 
     left = free_bytes() * FREE_SHARE
     if not left:

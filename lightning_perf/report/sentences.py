@@ -13,7 +13,7 @@ from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.findings.finding import MIN_SHARE
 from lightning_perf.findings.ranks import lateness
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
-from lightning_perf.statistics.ranks import Ratio
+from lightning_perf.statistics.exact import Ratio
 from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio, format_share
 
 
@@ -206,10 +206,12 @@ def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trus
                 "The recording shows a slow stretch of the run, not its usual step."
             ),
         ]
+    options = ", ".join(_options(lead))
+    named = f" ({options})" if options else ""
     return [
         *stalls,
         (
-            f"{slower} steps without the profiler ({format_duration(usual_ns)}). The profiler{_with(lead)}, or other "
+            f"{slower} steps without the profiler ({format_duration(usual_ns)}). The profiler{named}, or other "
             "work on the machine at that time, slowed the host down. The host's true shares are smaller than those "
             "shown."
         ),
@@ -225,11 +227,6 @@ def _options(lead: RankAnalysis) -> list[str]:
         "record_shapes": metadata.record_shapes,
     }
     return [f"{name}=True" for name, on in options.items() if on]
-
-
-def _with(lead: RankAnalysis) -> str:
-    options = _options(lead)
-    return f" ({', '.join(options)})" if options else ""
 
 
 def _unmeasured_options(lead: RankAnalysis) -> list[str]:

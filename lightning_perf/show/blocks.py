@@ -1,6 +1,6 @@
 """The blocks of a document: its text, tables and charts as values, without a format.
 
-A document gives its blocks in order. `lightning_perf.show.console` and `lightning_perf.show.markdown` write them, and
+A document gives its blocks in order. `lightning_perf.show.console` and `lightning_perf.show.markup` write them, and
 know no document. Names and paths in blocks are raw: each format makes them safe. A no-break space in a text keeps two
 words on one line.
 """
@@ -313,6 +313,9 @@ CHOSEN = 9999
 """Widths of a page in pixels: one with room for more columns, and one that no page has."""
 
 Block: TypeAlias = "Line | Listing | Heading | Table | Code | Chart | Details | Context | Figures | Bar | Plot | Card"
+
+Parts: TypeAlias = "Mapping[str, Iterable[Block]]"
+"""The blocks of each part of a page. A view places the parts, next to its charts."""
 
 TableRow: TypeAlias = Sequence[str | float | Cell | None]
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import IO, Any, TypeAlias, cast
+from typing import IO, Any, cast
 
 from msgspec import Struct
 from rich import box
 from rich.bar import Bar
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -172,20 +171,45 @@ def _hanging(label: str, style: str, text: Text, gap: int) -> RenderableType:
 
 
 def _print_framed(table: Table, console: Console) -> None:
-    """Print a table below its title. Too wide a table is folded."""
-    heads = tuple(plain(column.head).plain for column in table.columns)
-    rows = [tuple(prose(cell.text).plain for cell in row) for row in table.rows]
-    for number, part in enumerate(fit([heads, *rows], console.width, PADDING)):
-        title = None if number else plain(table.title)
+    """Print a table below its title."""
+    cells = zip(*([prose(_indented(cell.text)) for cell in row] for row in table.rows), strict=True)
+    columns = [[plain(column.head), *texts] for column, texts in zip(table.columns, cells, strict=True)]
+    title: Text | None = plain(table.title)
+    for part in _fitting(columns, console):
         grid = Grid(
             title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
             padding=(0, 0, 0, 1),
         )  # fmt: skip
-        for place, head in enumerate(part[0]):
-            grid.add_column(Text(head), justify="right" if place else "left", overflow="fold")
-        for row in part[1:]:
-            grid.add_row(*map(Text, row))
+        for texts, width in part:
+            grid.add_column(texts[0], justify="right" if grid.columns else "left", overflow="fold", width=width)
+        for row in zip(*(texts[1:] for texts, _ in part), strict=True):
+            grid.add_row(*row)
         console.print(grid)
+        title = None
+
+
+def _indented(text: str) -> str:
+    """Return text that does not wrap between its indentation and its first word."""
+    start = text.lstrip(" ")
+    return UNBREAKABLE * (len(text) - len(start)) + start
+
+
+def _fitting(columns: Sequence[list[Text]], console: Console) -> list[list[tuple[list[Text], int | None]]]:
+    """Return columns with widths that break no word, in several tables if they are too wide for one.
+
+    Each table begins with the first column. Two columns are not split further, and rich breaks their words.
+    """
+    measures = [[Measurement.get(console, console.options, text) for text in texts] for texts in columns]
+    widths = [max(measure.minimum for measure in of) for of in measures]
+    available = console.width - PADDING * len(columns)
+    if sum(widths) > available:
+        middle = 1 + len(columns) // 2
+        halves = (columns[:middle], [columns[0], *columns[middle:]]) if len(columns) > 2 else ()
+        return [part for half in halves for part in _fitting(half, console)] or [[(texts, None) for texts in columns]]
+    whole = [max(measure.maximum for measure in of) for of in measures]
+    for _ in range(min(available, sum(whole)) - sum(widths)):
+        widths[max(range(len(widths)), key=lambda number: whole[number] - widths[number])] += 1  # that lacks most
+    return [list(zip(columns, widths, strict=True))]
 
 
 def _compact(table: Table, *, bars: bool) -> Grid:
@@ -276,71 +300,3 @@ def draw_chart(chart: Chart, width: int) -> list[str]:
     gap = max(1, columns - len(first) - len(end_label))
     head = f"{chart.title}{f' ({figures.unit})' if figures.unit else ''}"
     return [head, *lines, f"{'':>{margin}} {first}{' ' * gap}{end_label}"]
-
-
-Rows: TypeAlias = list[tuple[str, ...]]
-"""Rows of equal length. The first one has the heads."""
-
-_WORD = re.compile(r"\s*(\S+(?: (?:%|pt)(?=\W|$)\S*)?)")
-"""A word, or a figure with its unit, which stay on one line."""
-
-
-def fold(text: str, width: int) -> str:
-    r"""Break a cell into lines of at most this width, or of its longest word, figures kept with their units.
-
-    Example:
-        >>> fold("−53.1 % to +44.7 %", 12)
-        '−53.1 % to\n+44.7 %'
-    """
-    indent = text[: len(text) - len(text.lstrip())]
-    lines = [""]
-    for word in _WORD.findall(text):
-        longer = f"{lines[-1]} {word}" if lines[-1] else f"{indent if len(lines) == 1 else ''}{word}"
-        if cell_len(longer) <= width or not lines[-1]:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return "\n".join(lines)
-
-
-def column_widths(columns: Sequence[Sequence[str]], available: int) -> tuple[int, ...] | None:
-    """Divide the width of a line among columns; None if not even the longest words fit.
-
-    Example:
-        >>> column_widths([["step time, fp32"], ["12.5", "9.25"]], 14)
-        (10, 4)
-        >>> column_widths([["step time, fp32"], ["12.5", "9.25"]], 8) is None
-        True
-    """
-    whole = [max(map(cell_len, cells)) for cells in columns]
-    widths = [max(map(_least_width, cells)) for cells in columns]
-    if sum(widths) > available:
-        return None
-    for _ in range(min(available, sum(whole)) - sum(widths)):
-        # To the column that lacks most.
-        neediest = max(range(len(widths)), key=lambda number: whole[number] - widths[number])
-        widths[neediest] += 1
-    return tuple(widths)
-
-
-def fit(rows: Rows, width: int, padding: int) -> list[Rows]:
-    """Make a table fit: break cells into lines and, if necessary, the columns into several tables below each other.
-
-    Each table begins with the first column. A table of two columns is not split further.
-    """
-    columns = list(zip(*rows, strict=True))
-    widths = column_widths(columns, width - padding * len(columns))
-    if widths is not None:
-        folded = [[fold(cell, room) for cell in cells] for cells, room in zip(columns, widths, strict=True)]
-        return [list(zip(*folded, strict=True))]
-    if len(columns) <= 2:
-        return [rows]
-    middle = 1 + len(columns) // 2
-    halves = (columns[:middle], [columns[0], *columns[middle:]])
-    return [part for half in halves for part in fit(list(zip(*half, strict=True)), width, padding)]
-
-
-def _least_width(cell: str) -> int:
-    words: list[str] = _WORD.findall(cell)
-    indent = len(cell) - len(cell.lstrip())
-    return max((cell_len(word) for word in words), default=0) + (indent if len(words) == 1 else 0)

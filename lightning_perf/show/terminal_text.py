@@ -47,7 +47,7 @@ codecs.register_error(ASCII_FALLBACK, _replace)
 UNBREAKABLE = "\u2800"
 """A blank that rich takes for a part of a word (BRAILLE PATTERN BLANK). `ReportConsole` prints a space for it."""
 
-_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[KMGTP]i?B|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))")
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|pt|[nµm]?s|min|h|[KMGTP]i?B|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))")
 
 _COMMON = re.compile(r"\bat::native::|\(anonymous namespace\)::|, (?:at::detail::A|std::a)rray<char\*, \d+(?:ul)?>")
 
@@ -78,7 +78,7 @@ def plain(text: str, style: str = "") -> Text:
 
 
 def prose(text: str, style: str = "") -> Text:
-    """Return sentences that wrap, but not at a no-break space or between a figure and its unit; otherwise as `plain`.
+    """Return text that wraps, but not at a no-break space or in a figure with its unit.
 
     Example:
         >>> prose("33.4 % of 178 ms in 5 steps").plain.replace(UNBREAKABLE, "_")

@@ -21,8 +21,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.lazy_imports import import_extra
-from lightning_perf.statistics.distributions import t_cdf, t_quantile
-from lightning_perf.statistics.values import Estimate, Float64Array
+from lightning_perf.statistics.values import Estimate, Float64Array, t_cdf, t_quantile
 
 FEWEST_IN_SEGMENT = 3
 """Values on each side of a change. Two could be outliers."""

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.statistics.distributions import scipy_stats
-from lightning_perf.statistics.values import Estimate, Numbers, Probability, finite
+from lightning_perf.statistics.values import Estimate, Numbers, Probability, finite, scipy_stats
 
 LEAST_DROP = 0.10
 """The smallest distance of a collapsed run's accuracy below the median of all runs."""

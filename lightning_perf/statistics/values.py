@@ -1,15 +1,17 @@
-"""The types of statistical results."""
+"""The types of statistical results, the description of one arm's runs, and scipy's distributions as plain functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
+
+from lightning_perf.lazy_imports import import_extra
 
 Float64Array = NDArray[np.float64]
 
@@ -99,3 +101,100 @@ def finite_pairs(base: Numbers, candidate: Numbers) -> tuple[Float64Array, Float
         return "no pair of runs has a number on both sides"
     columns = np.array(kept, dtype=np.float64)
     return columns[:, 0], columns[:, 1]
+
+
+class Summary(Struct, frozen=True):
+    """The measurements of one arm's runs. With few runs the percentiles describe these runs and estimate nothing.
+
+    Attributes:
+        n: Runs with a finite number.
+        missing: Runs without one (None, nan or infinite).
+        mean: Mean.
+        sd: Standard deviation with n - 1; None for a single run.
+        median: Median.
+        q1: First quartile, linear between order statistics like `numpy.percentile`.
+        q3: Third quartile.
+        p90: 90th percentile.
+        min: Smallest.
+        max: Largest.
+        reason: The reason for missing figures.
+    """
+
+    n: int
+    missing: int
+    mean: float | None
+    sd: float | None
+    median: float | None
+    q1: float | None
+    q3: float | None
+    p90: float | None
+    min: float | None
+    max: float | None
+    reason: str | None = None
+
+    @property
+    def constant(self) -> bool:
+        """Whether there are at least two runs and all have exactly the same number."""
+        return self.n > 1 and self.min == self.max
+
+
+def describe(values: Numbers) -> Summary:
+    """Summarize one number per run.
+
+    Args:
+        values: The numbers; None for a run without one.
+    """
+    kept = finite(values)
+    missing = len(values) - len(kept)
+    if not len(kept):
+        return Summary(0, missing, None, None, None, None, None, None, None, None, "no run has a number")
+    q1, median, q3, p90 = (float(v) for v in np.percentile(kept, [25, 50, 75, 90]))
+    return Summary(
+        n=len(kept),
+        missing=missing,
+        mean=float(kept.mean()),
+        sd=float(kept.std(ddof=1)) if len(kept) > 1 else None,
+        median=median,
+        q1=q1,
+        q3=q3,
+        p90=p90,
+        min=float(kept.min()),
+        max=float(kept.max()),
+        reason=None if len(kept) > 1 else "a single run has no standard deviation",
+    )
+
+
+def scipy_stats() -> Any:
+    """Return the module scipy.stats."""
+    return import_extra("scipy.stats", "compare")
+
+
+def _special() -> Any:
+    return import_extra("scipy.special", "compare")
+
+
+def t_quantile(probability: float, df: float) -> float:
+    """Quantile of Student's t."""
+    return float(_special().stdtrit(df, probability))
+
+
+def t_cdf(value: float, df: float) -> float:
+    """Cumulative distribution of Student's t."""
+    return float(_special().stdtr(df, value))
+
+
+def normal_cdf(values: Float64Array) -> Float64Array:
+    """Cumulative distribution of the standard normal."""
+    result: Float64Array = _special().ndtr(values)
+    return result
+
+
+def f_quantile(probability: float, df_numerator: float, df_denominator: float) -> float:
+    """Quantile of Fisher's F."""
+    return float(_special().fdtri(df_numerator, df_denominator, probability))
+
+
+def chi_square_quantile(probabilities: Float64Array, df: float) -> Float64Array:
+    """Quantiles of chi-square."""
+    result: Float64Array = 2 * _special().gammaincinv(df / 2, probabilities)
+    return result

@@ -1,4 +1,4 @@
-"""The cache of finished documents and fetched files: its folders and keys.
+"""The cache of finished documents and fetched files: its folders and keys, and the summaries of finished reports.
 
 A document is kept in the folder ``.lightning_perf_cache`` next to its data. So it moves and is deleted with them, and
 other users can read it. If that folder cannot be written, or the data are remote, the document goes to the user's
@@ -18,13 +18,13 @@ from typing import Literal
 import msgspec
 
 from lightning_perf import __version__
-from lightning_perf.report.document import SCHEMA_VERSION
+from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.user_cache import bound_folder, cache_root, file_status, is_own_folder, temporary_root
 from lightning_perf.saved_json import decode_json
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Task
+from lightning_perf.tensorboard.queue import Task
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
 
 BESIDE = ".lightning_perf_cache"
@@ -89,15 +89,15 @@ def find(run: Run, key: str, document: Document) -> Path | None:
     return next((path for path in paths if file_status(path) is not None), None)
 
 
-def is_intact(data: bytes, document: Document) -> bool:
-    """Return whether the bytes are a whole document. A full disk or a crash of the machine can leave a part of one."""
-    try:
-        if document == "study":
-            return bool(decode_json(data, dict[str, msgspec.Raw]))
-        decode_json(data, _ReportHead)
-    except msgspec.DecodeError:
-        return False
-    return True
+def read_intact(path: Path, document: Document) -> bytes | None:
+    """Read a document; a damaged one is removed. A full disk or a crash of the machine can leave a part of one."""
+    with suppress(OSError, msgspec.DecodeError):
+        data = path.read_bytes()
+        if decode_json(data, dict[str, msgspec.Raw] if document == "study" else _ReportHead):
+            return data
+    with suppress(OSError):
+        path.unlink()
+    return None
 
 
 class _ReportHead(msgspec.Struct):
@@ -141,3 +141,38 @@ def _is_writable(folder: Path) -> bool:
 def _is_own_folder(path: Path) -> bool:
     """Whether documents in a folder can be trusted. The one next to the data belongs to anyone who can write there."""
     return is_own_folder(path) or (path.name == BESIDE and path.is_dir() and not path.is_symlink())
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A run in the list: its step time, and the title of its largest finding or its verdict."""
+
+    step_ns: float | None = None
+    verdict: str | None = None
+
+
+def summarize(report: PerfReport) -> Summary:
+    """Return the summary of a report."""
+    verdict = report.findings[0].title if report.findings else report.verdict.where
+    if report.lead is None:
+        return Summary(None, verdict)
+    lead = report.ranks[report.lead]
+    usual = report.step_times.of_rank(lead.rank) if report.step_times is not None else None
+    return Summary(usual.p50_ns if usual is not None else lead.breakdown.wall.mean_ns, verdict)
+
+
+class RunSummaries:
+    """Reads the summaries of finished reports, each version once. It makes no report."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, float], Summary] = {}
+
+    def of(self, run: Run) -> Summary:
+        """Return the summary of a run; an empty one if its report is not finished."""
+        version = run.name, run.updated_s
+        path = find(run, key_of(run), "summary") if version not in self._known else None
+        if path is not None:
+            try:
+                self._known[version] = decode_json(path.read_bytes(), Summary)
+            except (OSError, msgspec.DecodeError):
+                self._known[version] = Summary()
+        return self._known.get(version, Summary())

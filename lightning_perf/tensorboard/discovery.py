@@ -158,7 +158,10 @@ def discover(roots: Sequence[Root], sniffer: Sniffer) -> Table:
         notes += remarks
         found = []
         for run in _runs_of(storage, files, sniffer):
-            name = _unused("/".join(filter(None, (group, run.name))), run.kind, runs)
+            plain = "/".join(filter(None, (group, run.name)))
+            numbers = (f" ({run.kind} {number})" for number in itertools.count(2))
+            endings = itertools.chain(("", f" ({run.kind})"), numbers)
+            name = next(unused for ending in endings if (unused := plain + ending) not in runs)
             runs[name] = replace(run, name=name)
             found.append(name)
         studies = {run.folder: name for name in found if (run := runs[name]).kind == "study"}
@@ -218,13 +221,6 @@ def _is_own(storage: Storage, file: StoredFile, sniffer: Sniffer) -> bool:
 
 def _is_of_study(file: StoredFile) -> bool:
     return file.name == RECORD_NAME or any(pattern.fullmatch(file.name) for pattern in (_LOG, _JOURNAL))
-
-
-def _unused(name: str, kind: Kind, runs: Mapping[str, Run]) -> str:
-    if name not in runs:
-        return name
-    others = itertools.chain([f"{name} ({kind})"], (f"{name} ({kind} {number})" for number in itertools.count(2)))
-    return next(other for other in others if other not in runs)
 
 
 def _study_of(run: Run, studies: Mapping[str, str]) -> str | None:

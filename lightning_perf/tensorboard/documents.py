@@ -1,4 +1,7 @@
-"""Make documents: reports of runs, and comparisons of studies."""
+"""The worker process: it makes reports of runs and comparisons of studies, and compares finished reports.
+
+A report can take a second to read and a gigabyte of memory. In TensorBoard's own process that would block all tabs.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_perf import __version__
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.folders import compare_runs
-from lightning_perf.compare.verdicts.comparison import Comparison
-from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
+from lightning_perf.compare.verdicts.comparison import Comparison, Unfair, UnfairError
 from lightning_perf.documents import page_json
-from lightning_perf.errors import ReportError, TraceError
+from lightning_perf.errors import CompareError, ReportError, TraceError
 from lightning_perf.lazy_imports import MissingExtraError
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport
@@ -27,16 +28,56 @@ from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.steps import STEPS
 from lightning_perf.run_files.user_cache import SPARE_BYTES, bound_folder
-from lightning_perf.tensorboard.cache import Document, write
+from lightning_perf.tensorboard.cache import Document, read_intact, summarize, write
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Done, Failed, Task, Working
-from lightning_perf.tensorboard.run_summaries import summarize
+from lightning_perf.tensorboard.queue import Answer, DiffQuery, Done, Failed, Job, Task, Working
 from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
+from lightning_perf.workers.channel import Channel
+from lightning_perf.workers.limits import limit_memory
+
+ANALYSIS_NICENESS, QUERY_NICENESS = 10, 5
+"""Both are lower than the priority of training. A reader waits for a comparison."""
 
 LARGEST_REPORT_BYTES = 256 << 20
 
 FETCH_SHARE = 0.5
 """Progress at the end of fetching remote files."""
+
+
+def main(channel: Channel) -> None:
+    """Do a job at low priority and with limited memory."""
+    job: Job = channel.receive(Task, DiffQuery)
+    os.nice(ANALYSIS_NICENESS if isinstance(job, Task) else QUERY_NICENESS)
+    limit = limit_memory()
+    try:
+        answer = work(job, channel.send)
+    except MemoryError:
+        noun, command = ("analysis", "analyze PATH") if isinstance(job, Task) else ("comparison", "diff A B")
+        need = f"The {noun} needs more than {limit / 1e9:.1f} GB, three quarters of the memory that was free."
+        answer = Failed(f"{need} Free some memory, or run `lightning-perf {command}` on a larger machine.", 500)
+    channel.send(answer)
+
+
+def work(job: Job, on_progress: Callable[[Working], None]) -> Answer:
+    """Do a job."""
+    return make_document(job, on_progress) if isinstance(job, Task) else _answer_diff(job)
+
+
+def _answer_diff(query: DiffQuery) -> Answer:
+    reports = []
+    for path in (query.before, query.after):
+        data = read_intact(Path(path), "report")
+        if data is None:
+            return Failed("A cached report was damaged, and is made again. Compare the runs again.", 500)
+        try:
+            reports.append(PerfReport.from_json(data))
+        except (ReportError, ValueError) as error:
+            return Failed(str(error))
+    before, after = reports
+    try:
+        return Done(page_json(before.diff(after)))
+    except (TraceError, ReportError, ValueError) as error:
+        return Failed(str(error))
 
 
 def make_document(task: Task, on_progress: Callable[[Working], None]) -> Done | Failed:

@@ -1,4 +1,4 @@
-"""The queue of jobs: documents to make, and finished reports to compare. Each has a worker process of its own.
+"""The queue of jobs, and their messages: documents to make, and finished reports to compare. Each has a worker process.
 
 One document is made at a time, so that training keeps the machine. While one takes long, those of small runs pass it.
 Comparisons do not wait for documents, because their readers wait.
@@ -12,8 +12,58 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from lightning_perf.tensorboard.jobs import Answer, Damaged, Done, Failed, Job, Task, Working
+from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.workers.channel import Message
 from lightning_perf.workers.process import WorkerError, WorkerProcess, WorkerUnwantedError
+
+
+class Task(Message, frozen=True):
+    """One document to make: the report of a run, or the comparison of a study.
+
+    `places` are the folders that may keep it, the preferred one first. `fetched` is the folder for fetched files.
+    """
+
+    run: Run
+    key: str
+    places: tuple[str, ...]
+    fetched: str
+
+
+class DiffQuery(Message, frozen=True):
+    """The changes from one report to another, by their files."""
+
+    before: str
+    after: str
+
+
+class Working(Message, frozen=True):
+    """The job waits or runs, with the finished share from 0 to 1."""
+
+    done: float
+    message: str
+
+
+class Done(Message, frozen=True):
+    """The document is in one of its folders, or `data` holds the comparison as JSON."""
+
+    data: bytes = b""
+
+
+class Failed(Message, frozen=True):
+    """The job has no result. The HTTP status is 500 if it may work later, and another one if it would fail again."""
+
+    message: str
+    status: int = 422
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it may work later with the same files."""
+        return self.status == 500
+
+
+Job: TypeAlias = Task | DiffQuery
+Answer: TypeAlias = Working | Done | Failed
+
 
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -53,7 +103,7 @@ class Queue:
 
     def __init__(
         self,
-        target: str = "lightning_perf.tensorboard.worker:main",
+        target: str = "lightning_perf.tensorboard.documents:main",
         *,
         busy_s: float = 10.0,
         wait_s: float = 2.0,
@@ -89,13 +139,6 @@ class Queue:
             if entry.ended_s is not None and not remembered:
                 self._forget(entry)
             return entry.answer
-
-    def forget(self, task: Task) -> None:
-        """Forget a finished task, so that the next request makes its document again."""
-        with self._lock:
-            entry = self._entries.get(_identity(task))
-            if entry is not None and isinstance(entry.answer, Done):
-                self._forget(entry)
 
     def _add(self, job: Job, now: float) -> _Entry:
         if isinstance(job, Task):
@@ -182,7 +225,6 @@ class Queue:
                 Working,
                 Done,
                 Failed,
-                Damaged,
                 timeout_s=self.stalled_s,
                 is_wanted=lambda: time.monotonic() - entry.asked_s <= self.abandoned_s,
             )

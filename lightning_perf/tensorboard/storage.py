@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from msgspec import Struct
 
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 
 MOST_FILES = 200_000
 """Maximum number of files in a listing."""
@@ -101,7 +101,7 @@ class Storage(Struct, frozen=True):
         if len(files) > most_files:
             files.pop()
             notes.append(f"{self.location} has more than {most_files:,} files. The others are left out.")
-        named = [file for file in files if _is_text(file.path)]
+        named = [file for file in files if file.path.encode(errors="ignore").decode() == file.path]
         if len(named) < len(files):
             notes.append(f"{len(files) - len(named)} files are left out, because their names are not UTF-8.")
         if outside:
@@ -184,23 +184,10 @@ def _walk(root: Path, outside: list[str]) -> Iterator[os.DirEntry[str]]:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
-            elif not entry.is_symlink() or _leads_inside(entry.path, root):
+            elif not entry.is_symlink() or os.path.commonpath([root, os.path.realpath(entry.path)]) == str(root):
                 yield entry
             else:
                 outside.append(str(Path(entry.path).relative_to(root)))
-
-
-def _leads_inside(link: str, root: Path) -> bool:
-    target = os.path.realpath(link)  # for links in a circle this is one of them, and it has no status
-    return os.path.commonpath([str(root), target]) == str(root)
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _remote_files(storage: Storage) -> Iterable[StoredFile]:

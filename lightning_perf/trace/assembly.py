@@ -23,7 +23,7 @@ from lightning_perf.trace.column_builders import (
     Rows,
     Threads,
 )
-from lightning_perf.trace.columns import DeviceKind, matched_part
+from lightning_perf.trace.columns import CODED_COLUMNS, DeviceKind, matched_part
 from lightning_perf.trace.events import FAULTS, NO_RAW, Args, Complete, Label
 
 
@@ -154,17 +154,7 @@ def _stream(event: Complete) -> Label:
     return event.tid if args.stream is None else args.stream
 
 
-_CODED = {
-    "name": "names",
-    "thread": "threads",
-    "input_types": "types",
-    "input_shapes": "shapes",
-    "input_strides": "strides",
-    "input_values": "values",
-    "grid": "sizes",
-    "block": "sizes",
-    "direction": "directions",
-}
+_CODED = CODED_COLUMNS | {"grid": "sizes", "block": "sizes", "direction": "directions"}
 """Columns of codes, and the list that has the meaning of each code."""
 
 _HOST = {"name": "i", "thread": "i"}
@@ -211,7 +201,7 @@ class Assembly:
     """Collects a recording's events, piece by piece.
 
     Attributes:
-        values: Interned values of inputs that are no tensors.
+        value_lists: Interned values of inputs that are no tensors.
         sizes: Interned grids and blocks of kernels, as raw text.
         directions: Interned ``kind`` of copies, as raw text.
         operators: Operators; in old recordings annotations as well.
@@ -227,10 +217,10 @@ class Assembly:
         self._exact = exact
         self.names = Names()
         self.threads = Threads()
-        self.types = JsonTexts()
-        self.shapes = JsonTexts()
-        self.strides = JsonTexts()
-        self.values = JsonTexts()
+        self.type_lists = JsonTexts()
+        self.shape_lists = JsonTexts()
+        self.stride_lists = JsonTexts()
+        self.value_lists = JsonTexts()
         self.sizes = RawTexts()
         self.directions = RawTexts()
         rows = {
@@ -346,7 +336,7 @@ class Assembly:
             rows.add_codes("thread", [self.threads.of_process(e.pid)[e.tid] for e in group])
 
     def _add_operators(self, group: list[Any]) -> None:
-        rows, strides, values = self.operators, self.strides, self.values
+        rows, strides, values = self.operators, self.stride_lists, self.value_lists
         args = [e.args for e in group]
         self._add_inputs(rows, args)
         rows.add_codes("input_strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
@@ -356,7 +346,7 @@ class Assembly:
         _add_integers(rows, "operators", args)
 
     def _add_inputs(self, rows: Rows, args: list[Any]) -> None:
-        types, shapes = self.types, self.shapes
+        types, shapes = self.type_lists, self.shape_lists
         # Half of the operators carry no inputs. Old recordings use another key for their dimensions.
         rows.add_codes("input_types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
         rows.add_codes(

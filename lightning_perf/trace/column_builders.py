@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import Int64Array, Thread, pack_triple
 from lightning_perf.trace.events import FAULTS
+from lightning_perf.trace.on_disk import ColumnFile, is_large
+
+_Text = TypeVar("_Text", str, bytes)
 
 UNREADABLE_NS = int(np.iinfo(np.int64).min)
 """Marks a time that is missing or beyond 2**61 ns (73 years on either side of the clock's origin)."""
@@ -64,39 +67,61 @@ class Column:
     """The numbers of a column. As long as all are equal, one of them stands for all rows.
 
     Most recordings lack the facts of a few columns, such as shapes. Those of all rows would be a third of the memory.
+    Many numbers go to a file, so that the memory of a reader does not grow with the trace.
     """
 
     def __init__(self, code: str) -> None:
-        self.numbers: array[Any] = array(code)
+        self.code = code
         self.rows = 0
+        self._numbers: array[Any] = array(code)
         self._first: Any = None
+        self._file = ColumnFile()
 
     def add(self, values: list[Any]) -> None:
         """Add numbers. If one of them does not fit, nothing is added."""
-        if len(self.numbers) < 2:
+        if self._is_constant():
             if not self.rows and values:
-                self.numbers, self._first = array(self.numbers.typecode, values[:1]), values[0]
+                self._numbers, self._first = array(self.code, values[:1]), values[0]
             if values.count(self._first) == len(values):
                 self.rows += len(values)
                 return
-            self.numbers *= self.rows
-        self.numbers.fromlist(values)
-        self.rows += len(values)
+            self._numbers *= self.rows
+        self._numbers.fromlist(values)
+        self._count(len(values))
 
     def extend(self, numbers: array[Any], rows: int) -> None:
         """Add the rows of another column, by its numbers."""
         if not self.rows:
-            self.numbers, self._first = numbers, numbers[0]
-        elif len(numbers) > 1 or len(self.numbers) > 1 or numbers.tobytes() != self.numbers.tobytes():
-            if len(self.numbers) == 1:
-                self.numbers *= self.rows
-            self.numbers += numbers if len(numbers) == rows else numbers * rows
-        self.rows += rows
+            self._numbers, self._first = numbers, numbers[0]
+        elif len(numbers) > 1 or not self._is_constant() or numbers.tobytes() != self._numbers.tobytes():
+            if self._is_constant():
+                self._numbers *= self.rows
+            self._numbers += numbers if len(numbers) == rows else numbers * rows
+        self._count(rows)
+
+    def numbers(self) -> NDArray[Any]:
+        """Return the numbers, without a copy if all of them are in the file or none. One may stand for all rows."""
+        rest, dtype = np.asarray(self._numbers), np.dtype(self.code)
+        if not self._file.size:
+            return rest
+        if self._file.append(rest.view(np.uint8).data):
+            self._numbers = array(self.code)
+            return self._file.numbers(dtype)
+        return np.concatenate((self._file.numbers(dtype), rest))
 
     def array(self) -> NDArray[Any]:
-        """Return the numbers without a copy. Those that stand for all rows cannot be written."""
-        numbers = np.asarray(self.numbers)
+        """Return the number of each row. Those that stand for all rows cannot be written."""
+        numbers = self.numbers()
         return numbers if len(numbers) == self.rows else np.broadcast_to(numbers, self.rows)
+
+    def _is_constant(self) -> bool:
+        return len(self._numbers) < 2 and not self._file.size
+
+    def _count(self, rows: int) -> None:
+        self.rows += rows
+        numbers = self._numbers
+        if is_large(len(numbers) * numbers.itemsize) and self._file.append(memoryview(numbers)):
+            self._numbers = array(self.code)
 
 
 class Rows:
@@ -132,7 +157,7 @@ class Rows:
         try:
             target.add(values)
         except _NOT_IN_64_BITS:
-            limit = _LIMITS[target.numbers.typecode]
+            limit = _LIMITS[target.code]
             clean = [_integer(value, default) for value in values]
             target.add([value if -limit <= value < limit else default for value in clean])
 
@@ -145,22 +170,22 @@ class Rows:
 
     def encoded(self) -> dict[str, bytes]:
         """Return all columns as bytes, for `extend` in another process."""
-        return {name: column.numbers.tobytes() for name, column in self.columns.items()}
+        return {name: column.numbers().tobytes() for name, column in self.columns.items()}
 
     def extend(self, rows: int, encoded: dict[str, bytes], codes: dict[str, NDArray[np.int32]]) -> None:
         """Add the rows of another process. `codes` has the new code of each old one, for columns of codes."""
         for name, column in self.columns.items():
             data = encoded[name]
-            numbers = array(column.numbers.typecode)
+            numbers = array(column.code)
             numbers.frombytes(codes[name][np.frombuffer(data, np.int32)].tobytes() if name in codes else data)
             column.extend(numbers, rows)
 
     def take_times(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the finished times and durations, without a copy."""
+        """Return the finished times and durations."""
         return self.take(_TIMES), self.take(_DURATIONS)
 
     def take(self, column: str) -> NDArray[Any]:
-        """Return a finished column as a NumPy array, without a copy."""
+        """Return a finished column."""
         return self.columns.pop(column).array()
 
 
@@ -185,20 +210,23 @@ def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) else default
 
 
-class Names(dict[str, int]):
-    """Names in the order they were first seen: ``names[text]`` is its code."""
+class Codes(dict[_Text, int]):
+    """Texts in the order they were first seen: ``codes[text]`` is the code of one."""
 
-    def __missing__(self, name: str) -> int:
-        self[name] = code = len(self)
+    def __missing__(self, text: _Text) -> int:
+        self[text] = code = len(self)
         return code
 
-    def strings(self) -> tuple[str, ...]:
-        """Return the names by code."""
+    def strings(self) -> tuple[_Text, ...]:
+        """Return the texts by code."""
         return tuple(self)
 
-    def codes(self, names: Sequence[str]) -> list[int]:
-        """Return the codes of names that another process found, in its order."""
-        return [self[name] for name in names]
+    def codes(self, texts: Sequence[_Text]) -> list[int]:
+        """Return the codes of texts that another process found, in its order."""
+        return [self[text] for text in texts]
+
+
+Names: TypeAlias = Codes[str]
 
 
 class JsonTexts(dict[bytes, int]):
@@ -233,23 +261,11 @@ class JsonTexts(dict[bytes, int]):
         return [self._code(text) for text in texts]
 
 
-class RawTexts(dict[bytes, int]):
+class RawTexts(Codes[bytes]):
     """Arguments by their raw text. Code 0 is a missing one."""
 
     def __init__(self) -> None:
         super().__init__({b"": 0})
-
-    def __missing__(self, raw: bytes) -> int:
-        self[raw] = code = len(self)
-        return code
-
-    def strings(self) -> tuple[bytes, ...]:
-        """Return the raw texts by code."""
-        return tuple(self)
-
-    def codes(self, raw_texts: Sequence[bytes]) -> list[int]:
-        """Return the codes of raw texts that another process found, in its order."""
-        return [self[raw] for raw in raw_texts]
 
     def texts(self) -> list[str]:
         """Return the texts by code."""

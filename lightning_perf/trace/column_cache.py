@@ -34,7 +34,7 @@ from lightning_perf.run_files.user_cache import (
     is_own_folder,
 )
 from lightning_perf.trace.bytestream import GZIP, crc32
-from lightning_perf.trace.columns import MAPPINGS, release_columns
+from lightning_perf.trace.on_disk import map_file, release_columns
 from lightning_perf.trace.trace import Trace
 
 LARGE_BYTES = 64 << 20
@@ -111,7 +111,7 @@ def load(entry: Entry) -> Trace | None:
         return None
     try:
         with entry.path.open("rb") as file:
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapping = map_file(file)
     except _FAULTS:
         return None
     try:
@@ -139,6 +139,7 @@ def store(entry: Entry, trace: Trace) -> None:
         with atomic_file(entry.path, mode=0o600, durable=False) as file:  # the digest shows an incomplete entry
             for part in parts:
                 file.write(part)
+                release_columns()
         bound_folder(folder, MOST_BYTES)
     except _FAULTS:
         return  # the next reader decodes the file, too
@@ -170,6 +171,7 @@ def _encoded(trace: Trace) -> list[memoryview]:
         stored = np.ascontiguousarray(value if value.strides[0] else value[:1])
         data = stored.view(np.uint8).data
         described = _Column(value.dtype.str, size, len(stored), len(value), crc32(data))
+        release_columns()
         columns.extend((data, memoryview(bytes(-len(data) % _ALIGNED_BYTES))))
         size += len(data) + len(columns[-1])
         return described
@@ -183,8 +185,6 @@ def _encoded(trace: Trace) -> list[memoryview]:
 def _decoded(mapping: mmap.mmap) -> Trace:
     """Return the trace of an entry. Raise one of `_FAULTS` if a part is missing or damaged."""
     content = memoryview(mapping)
-    if hasattr(mapping, "madvise"):  # not on Windows
-        MAPPINGS.add(mapping)
     begin = _HEAD_BYTES + int.from_bytes(content[_HEAD_BYTES - 8 : _HEAD_BYTES], "little")
     header = content[_HEAD_BYTES:begin]
     if content[: _HEAD_BYTES - 8] != _MARK + hashlib.sha256(header).digest():

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 from msgspec import Struct
@@ -25,18 +24,6 @@ def matched_part(name: str) -> str:
     return name[:MATCHED_CHARACTERS]
 
 
-MAPPINGS: WeakSet[Any] = WeakSet()
-"""Files of columns that are mapped into memory (`mmap.mmap`)."""
-
-
-def release_columns() -> None:
-    """Give back the memory of columns that are in files. They are read again where they are needed."""
-    for mapping in MAPPINGS:
-        mapping.madvise(_DONTNEED)
-
-
-_DONTNEED = 4  # MADV_DONTNEED of Linux, macOS and BSD
-
 Int64Array = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
 Int16Array = NDArray[np.int16]
@@ -46,6 +33,18 @@ BoolArray = NDArray[np.bool_]
 
 NO_ROW = -1
 """In a column of row numbers: no such row (numpy integers have no null)."""
+
+CODED_COLUMNS = {
+    "name": "names",
+    "thread": "threads",
+    "input_types": "type_lists",
+    "input_shapes": "shape_lists",
+    "input_strides": "stride_lists",
+    "input_values": "value_lists",
+    "dtype": "names",
+    "group": "names",
+}
+"""Columns of codes, and the attribute of `Trace` that lists the meaning of each code."""
 
 
 class _Timed(Struct, frozen=True, eq=False):

@@ -10,9 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import Thread
+from lightning_perf.trace.columns import CODED_COLUMNS, Thread
 from lightning_perf.trace.description import Metadata, Problems, Tokens
 from lightning_perf.trace.indexing import time_order
+from lightning_perf.trace.on_disk import on_disk
 from lightning_perf.trace.trace import Trace
 
 _Codes = NDArray[np.int32]
@@ -24,18 +25,6 @@ _SAMPLES = ("memory", "counters")
 _DEVICE_FACTS = ("collectives", "regions")
 
 _MISSING_AT_ZERO = ("base_time_ns", "is_hip")
-
-CODED_COLUMNS = {
-    "name": "names",
-    "thread": "threads",
-    "input_types": "type_lists",
-    "input_shapes": "shape_lists",
-    "input_strides": "stride_lists",
-    "input_values": "value_lists",
-    "dtype": "names",
-    "group": "names",
-}
-"""Columns of codes, and the attribute of `Trace` that lists the meaning of each code."""
 
 
 def concatenate(traces: Sequence[Trace]) -> Trace:
@@ -69,7 +58,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     orders |= {name: np.argsort(columns[name]["time_ns"], kind="stable") for name in _SAMPLES}
     orders |= {name: np.argsort(columns[name]["device_row"], kind="stable") for name in _DEVICE_FACTS}
     joined: dict[str, Any] = {
-        name: type(parts[0])(**{column: values[orders[name]] for column, values in columns[name].items()})
+        name: type(parts[0])(**{column: on_disk(values[orders[name]]) for column, values in columns[name].items()})
         for name, parts in tables.items()
     }
     return Trace(
@@ -108,7 +97,7 @@ def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> _Columns
         if name in CODED_COLUMNS:
             maps = [codes[CODED_COLUMNS[name]] for codes in recode]
             parts = [codes[part] if len(part) else part for codes, part in zip(maps, parts, strict=True)]
-        joined[name] = np.concatenate(parts)
+        joined[name] = on_disk(np.concatenate(parts))
     return joined
 
 

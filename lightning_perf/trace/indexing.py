@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +14,14 @@ _Value = TypeVar("_Value", bound=np.generic)
 
 TABLE_ROWS = 1 << 20
 """Codes in a range of this size are always looked up in a table."""
+
+BLOCK_ROWS = 1 << 18
+"""Rows that are worked on at once, where the memory is to depend on them and not on the table."""
+
+
+def blocks(rows: int) -> Iterator[slice]:
+    """Cut a number of rows into blocks of `BLOCK_ROWS`."""
+    return (slice(begin, begin + BLOCK_ROWS) for begin in range(0, rows, BLOCK_ROWS))
 
 
 def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
@@ -27,14 +36,16 @@ def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
     if span > max(TABLE_ROWS, 4 * len(values)):
         found, place = np.unique(values, return_inverse=True)
         return found.astype(np.int64), place
-    at = values.astype(np.int64)
-    at -= least
     used = np.zeros(span, dtype=np.bool_)
-    used[at] = True
+    for block in blocks(len(values)):
+        used[values[block] - np.int64(least)] = True
     found = np.flatnonzero(used)
     place_of = np.zeros(span, dtype=np.int64)
     place_of[found] = np.arange(len(found))
-    return found + least, place_of[at]
+    place = np.empty(len(values), dtype=np.int64)
+    for block in blocks(len(values)):
+        place[block] = place_of[values[block] - np.int64(least)]
+    return found + least, place
 
 
 def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
@@ -54,7 +65,10 @@ def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64
 
 def at_rows(column: NDArray[_Value], rows: NDArray[np.integer[Any]], missing: float) -> NDArray[_Value]:
     """Return the values of a column at some rows; `missing` where there is no row."""
-    found: NDArray[_Value] = np.append(column, np.array(missing, dtype=column.dtype))[rows]  # `NO_ROW` is the last one
+    if not len(column):
+        return np.full(len(rows), missing, dtype=column.dtype)
+    found: NDArray[_Value] = column[rows]
+    found[rows == NO_ROW] = missing
     return found
 
 
@@ -72,19 +86,21 @@ def parent_rows(spans: Spans) -> Int32Array:
     row and its candidate, all ends are earlier than the row's own. So a candidate that ends too early is replaced by
     its own candidate, and every round at least doubles the distance covered.
     """
-    order = np.argsort(spans.thread, kind="stable")
-    threads, ends = spans.thread[order], spans.end_ns[order]
-    candidate = np.arange(-1, len(order) - 1, dtype=np.int64)
-    candidate[1:][threads[1:] != threads[:-1]] = NO_ROW
-    open_ = np.flatnonzero(candidate >= 0)
-    open_ = open_[ends[candidate[open_]] < ends[open_]]
+    order = np.argsort(spans.thread, kind="stable").astype(np.int32)
+    ends = spans.end_ns[order]
+    candidate = np.arange(-1, len(order) - 1, dtype=np.int32)
+    candidate[1:][np.diff(spans.thread[order]) != 0] = NO_ROW
+    open_ = np.flatnonzero(ends[:-1] < ends[1:]) + 1
+    open_ = open_[candidate[open_] >= 0]
     while len(open_):
         candidate[open_] = candidate[candidate[open_]]
         open_ = open_[candidate[open_] >= 0]
         open_ = open_[ends[candidate[open_]] < ends[open_]]
-    parents = np.full(len(order), NO_ROW, dtype=np.int32)
-    inside = candidate >= 0
-    parents[order[inside]] = order[candidate[inside]]
+    del ends
+    parents = np.empty(len(order), dtype=np.int32)
+    for block in blocks(len(order)):
+        above = candidate[block]
+        parents[order[block]] = np.where(above >= 0, order[above], NO_ROW)
     return parents
 
 
@@ -112,25 +128,28 @@ def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int
 
 def innermost_marked(parents: Int32Array, rows: NDArray[np.integer[Any]], marked: BoolArray) -> Int64Array:
     """Return the innermost marked interval at or around each row of a table; `NO_ROW` without one."""
+    result = np.full(len(rows), NO_ROW, dtype=np.int64)
     if not marked.any():
-        return np.full(len(rows), NO_ROW, dtype=np.int64)
-    found = rows.astype(np.int64)
-    open_ = np.flatnonzero(found != NO_ROW)
-    open_ = open_[~marked[found[open_]]]
-    while len(open_):  # as many rounds as intervals are nested
-        found[open_] = parents[found[open_]]
-        open_ = open_[found[open_] != NO_ROW]
-        open_ = open_[~marked[found[open_]]]
-    return found
+        return result
+    for block in blocks(len(rows)):
+        found = rows[block].astype(np.int64)
+        open_ = np.flatnonzero((found != NO_ROW) & ~marked[found])
+        while len(open_):  # as many rounds as intervals are nested
+            found[open_] = parents[found[open_]]
+            open_ = open_[found[open_] != NO_ROW]
+            open_ = open_[~marked[found[open_]]]
+        result[block] = found
+    return result
 
 
 def self_ns(spans: Spans, parents: Int32Array) -> Int64Array:
     """Return the time of each interval outside those directly inside it."""
-    own = spans.duration_ns.copy()
-    nested = parents >= 0
-    np.subtract.at(own, parents[nested], spans.duration_ns[nested])
+    own = spans.duration_ns
+    for block in blocks(len(own)):
+        nested = parents[block] >= 0
+        np.subtract.at(own, parents[block][nested], (spans.end_ns[block] - spans.start_ns[block])[nested])
     # Siblings that overlap (a thread id used twice) would make it negative.
-    return np.maximum(own, 0)
+    return np.maximum(own, 0, out=own)
 
 
 def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | None:
@@ -138,21 +157,20 @@ def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | N
 
     Recordings are nearly sorted, which makes a stable sort fast. Only rows with equal starts are then compared again.
     """
-    if len(start_ns) < 2:
-        return None
-    order = None
-    starts, ends = start_ns, end_ns
-    if (starts[1:] < starts[:-1]).any():
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
-    wrong = (starts[1:] == starts[:-1]) & (ends[1:] > ends[:-1])
-    if not wrong.any():
+    order = np.argsort(start_ns, kind="stable") if (start_ns[1:] < start_ns[:-1]).any() else None
+    tied, wrong = np.zeros(len(start_ns), dtype=np.bool_), False
+    for block in blocks(len(start_ns)):
+        pairs = slice(block.start, block.stop + 1)  # each row and the next one
+        rows = pairs if order is None else order[pairs]
+        starts, ends = start_ns[rows], end_ns[rows]
+        same = starts[1:] == starts[:-1]
+        tied[block][: len(same)] |= same
+        tied[block.start + 1 : block.stop + 1] |= same
+        wrong |= bool((same & (ends[1:] > ends[:-1])).any())
+    if not wrong:
         return order
-    tied = np.zeros(len(starts), dtype=np.bool_)
-    tied[1:] = starts[1:] == starts[:-1]
-    tied[:-1] |= tied[1:]
-    rows = np.flatnonzero(tied)
-    if order is None:
-        order = np.arange(len(starts))
-    order[rows] = order[rows[np.lexsort((-ends[rows], starts[rows]))]]
+    places = np.flatnonzero(tied)
+    order = np.arange(len(start_ns)) if order is None else order
+    rows = order[places]
+    order[places] = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
     return order

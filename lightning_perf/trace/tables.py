@@ -23,6 +23,7 @@ from lightning_perf.trace.columns import (
     Spans,
 )
 from lightning_perf.trace.indexing import distinct, time_order
+from lightning_perf.trace.on_disk import on_disk, release_columns
 
 _DEVICE_TYPE_HIP = 6  # c10/core/DeviceType.h; in the tables 1, as CUDA
 _DEVICE_TYPE_CUDA = 1
@@ -60,26 +61,32 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[dict[str, Any], int
 
 
 def _sorted(rows: Rows, base_time_ns: int) -> tuple[_Columns, NDArray[np.int64], int]:
-    """Return the columns in time order, the row of each as read, and the number of rows left out."""
-    start, duration = map(_ns, rows.take_times())
-    good = (start != UNREADABLE_NS) & (duration >= 0)
+    """Return the columns in time order, the row of each as read, and the number of rows left out.
+
+    A large column is on disk as soon as it is finished, so that few are in memory at once.
+    """
+    start, end = (on_disk(_ns(values)) for values in rows.take_times())
+    good = (start != UNREADABLE_NS) & (end >= 0)  # a duration until the start is added
     left_out = len(good) - int(np.count_nonzero(good))
     kept = np.flatnonzero(good) if left_out else None
+    del good
     if kept is not None:
-        start, duration = start[kept], duration[kept]
-    end = start + duration
+        start, end = start[kept], end[kept]
+    end = on_disk(start + end)
     order = time_order(start, end)
     rows_in_order = kept if order is None else order if kept is None else kept[order]
-    columns: _Columns = {"start_ns": start, "end_ns": end}
-    if order is not None:
-        columns = {name: column[order] for name, column in columns.items()}
+    columns: _Columns = {}
+    for name, times in (("start_ns", start), ("end_ns", end)):
+        in_order = times + base_time_ns if order is None else times[order]
+        if order is not None:
+            in_order += base_time_ns
+        columns[name] = on_disk(in_order)
     number = len(start)
-    del start, duration, end, good  # a column at a time, so that the largest table is not twice in memory
-    columns["start_ns"] += base_time_ns
-    columns["end_ns"] += base_time_ns
+    del start, end, times, in_order, order
     for name in list(rows.columns):
         column = rows.take(name)
-        columns[name] = column if rows_in_order is None else _at(column, rows_in_order)
+        columns[name] = column if rows_in_order is None else on_disk(_at(column, rows_in_order))
+        release_columns()
     return columns, np.arange(number) if rows_in_order is None else rows_in_order, left_out
 
 
@@ -123,7 +130,7 @@ def _device(read: Assembly, columns: _Columns) -> DeviceEvents:
     columns["occupancy"] = (columns.pop("occupancy_percent") / 100).astype(np.float32)
     for name in ("grid", "block"):
         columns[name] = read.sizes.triples()[columns[name]]
-    return DeviceEvents(**columns)
+    return DeviceEvents(**on_disk(columns))
 
 
 def _kinds(read: Assembly, destination: NDArray[Any], name: NDArray[Any], direction: NDArray[Any]) -> NDArray[np.uint8]:

@@ -29,6 +29,7 @@ from lightning_perf.trace.columns import (
 )
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.indexing import at_rows, enclosing_rows, parent_rows, used_codes
+from lightning_perf.trace.on_disk import on_disk, release_columns
 from lightning_perf.trace.tensors import WindowTensors
 
 CUT_MARK = "perf::step_cut"
@@ -165,7 +166,7 @@ class Links(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def device_operator(self) -> Int32Array:
         """For each device row, the innermost operator that launched it."""
-        return at_rows(self.runtime_operator, self.device_runtime, NO_ROW)
+        return on_disk(at_rows(self.runtime_operator, self.device_runtime, NO_ROW))
 
 
 def _find_links(trace: Trace) -> Links:
@@ -174,11 +175,14 @@ def _find_links(trace: Trace) -> Links:
     ``External id`` is not used. On many recordings it matches no kernel at all, and where it matches, containment finds
     the same operator.
     """
-    device_runtime = _device_runtime(trace)
-    parents = parent_rows(trace.operators)
+    device_runtime = on_disk(_device_runtime(trace))
+    parents = on_disk(parent_rows(trace.operators))
+    release_columns()
+    runtime_operator = on_disk(enclosing_rows(trace.runtime, trace.operators, parents))
+    release_columns()
     return Links(
         device_runtime=device_runtime,
-        runtime_operator=enclosing_rows(trace.runtime, trace.operators, parents),
+        runtime_operator=runtime_operator,
         operator_parent=parents,
         is_launch=_is_launch(trace, device_runtime),
     )
@@ -192,15 +196,16 @@ def _device_runtime(trace: Trace) -> Int32Array:
     wanted = np.flatnonzero(device.correlation > 0)
     if not len(rows) or not len(wanted):
         return found
-    numbers, codes = np.unique(runtime.correlation[rows], return_inverse=True)
+    rows = rows[np.argsort(runtime.correlation[rows], kind="stable")]
+    numbers = runtime.correlation[rows]
+    new = np.append(True, numbers[1:] != numbers[:-1])
+    # One key orders calls by number, then by time (table rows are in time order).
+    span = len(runtime) + 1
+    keys = (np.cumsum(new) - 1) * span + rows
+    numbers = numbers[new]
     at = np.minimum(np.searchsorted(numbers, device.correlation[wanted]), len(numbers) - 1)
     known = numbers[at] == device.correlation[wanted]
     wanted, at = wanted[known], at[known]
-    # One key orders calls by number, then by time (table rows are in time order).
-    span = len(runtime) + 1
-    keys = codes.astype(np.int64) * span + rows
-    order = np.argsort(keys, kind="stable")
-    keys, rows = keys[order], rows[order]
     started = np.searchsorted(runtime.start_ns, device.start_ns[wanted], side="right")
     before = np.searchsorted(keys, at * span + started, side="left") - 1
     # A skewed clock can put the work before its call. Then take the first call of that number.

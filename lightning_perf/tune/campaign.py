@@ -29,7 +29,7 @@ from lightning_perf.tune.levers.loader import Workers
 from lightning_perf.tune.levers.registry import LEVERS, find_lever, find_levers
 from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss, loss_of
 from lightning_perf.tune.messages import Arguments, Order, Scouted, Site, TrainingSource
-from lightning_perf.tune.pairs import Pair, Pairs, start_worker
+from lightning_perf.tune.pairs import Pair, Pairs, least_pair_s, start_worker
 from lightning_perf.tune.patch import Patch, find_patch
 from lightning_perf.tune.progress import Progress
 from lightning_perf.tune.project_copy import run_in_copy
@@ -47,15 +47,20 @@ from lightning_perf.tune.result import (
     is_open,
 )
 from lightning_perf.tune.resume import check_machine, code_of, command_of, installed_versions
-from lightning_perf.tune.settings import CONFIRMING_PAIRS, Budget, TuneSettings
-from lightning_perf.units import describe_left
+from lightning_perf.tune.settings import CONFIRMING_PAIRS, RESERVE_FACTOR, Budget, TuneSettings
+from lightning_perf.units import describe_left, format_milliseconds
 from lightning_perf.workers.script import Script
 
 CHECK_SHARE = 0.08
 """Time for the check of a patch in a copy of the project, also if the budget is spent, as a share of it."""
 
+NOT_CHECKED = "The budget left no time to check all places of the patch in a copy of the project: give more minutes."
+
 CERTAIN_LOSS = 0.10
 """A lever with a probed loss of at least this share of the step, at both ends of its range, is not tried."""
+
+LEAST_PAIRS = 3
+"""Pairs of any tuning: two of the unchanged training, and one of a lever."""
 
 NAMED_PREDICTIONS, LEAST_PREDICTION = 3, 0.01
 """The most predictions that progress names, and the least share of the step that they have to save."""
@@ -133,10 +138,9 @@ class _Campaign:
                 self._say_predictions(levers, scouted)
                 baseline = self._baseline()
             except OutOfTimeError as error:
-                hint = ", and check that the script calls trainer.fit" if isinstance(self._source, Script) else ""
                 raise TuneError(
                     f"the unchanged training takes longer than the {self._settings.minutes:g} minutes of the budget: "
-                    f"give more{hint}"
+                    "give more"
                 ) from error
             except NoTrainingError as error:
                 raise TuneError(str(error)) from error
@@ -200,29 +204,58 @@ class _Campaign:
         until_s = time.monotonic() + max(self._budget.left_s(), CHECK_SHARE * self._budget.total_s)
 
         def run(texts: Mapping[str, bytes]) -> Arguments | None:
-            left_s = until_s - time.monotonic()
-            if not check or left_s <= 0:
+            if not check:
                 return None
             self._progress.doing("checking the patch in a copy of the project")
             try:
                 with trial_errors():
-                    return run_in_copy(self._order_for((), 0), texts, left_s)
+                    return run_in_copy(self._order_for((), 0), texts, max(0.0, until_s - time.monotonic()))
+            except OutOfTimeError:
+                if NOT_CHECKED not in self._notes:
+                    self._notes.append(NOT_CHECKED)
             except (TrialError, OSError, KeyboardInterrupt):
-                return None
+                pass
+            return None
 
         return find_patch(settings, scouted, sources, self._source.root, run)
 
     def _scout(self) -> Scouted:
         self._progress.say("Looking at the training, and profiling a few steps …", "profiling a few steps")
         order = self._order_for((), 0, scout=True)
-        with trial_errors(), start_worker(order) as worker:
-            scouted = worker.receive(Scouted, timeout_s=self._budget.left_s())
+        try:
+            with trial_errors(), start_worker(order) as worker:
+                scouted = worker.receive(Scouted, timeout_s=self._budget.left_s())
+        except OutOfTimeError as error:
+            hint = ", and check that the script trains" if isinstance(self._source, Script) else ""
+            raise TuneError(
+                f"the first steps take longer than the {self._settings.minutes:g} minutes of the "
+                f"budget: give more{hint}"
+            ) from error
         profile = scouted.profile
         if profile.step_ms is not None:
-            self._progress.say(f"  a step takes about {profile.step_ms:.3g} ms in the first steps")
+            self._progress.say(f"  a step takes about {format_milliseconds(profile.step_ms)} in the first steps")
+            self._check_budget(profile.step_ms / 1e3)
+        if scouted.refused:
+            self._notes.append(
+                f"{scouted.refused} exists, so LightningCLI stops your script before it trains, with the patch or "
+                "without. Delete this file before each run, or give LightningCLI "
+                'save_config_kwargs={"overwrite": True}.'
+            )
         if profile.note:
             self._notes.append(f"Nothing is predicted: {profile.note}.")
         return scouted
+
+    def _check_budget(self, step_s: float) -> None:
+        """Raise an error if the budget has no time for a single lever after the unchanged training."""
+        pair_s = RESERVE_FACTOR * least_pair_s(self._settings, step_s)
+        if LEAST_PAIRS * pair_s <= self._budget.left_s():
+            return
+        total_s = self._budget.spent_s() + (LEAST_PAIRS + CONFIRMING_PAIRS) * pair_s
+        raise TuneError(
+            f"a step takes {format_milliseconds(1e3 * step_s)}, so {self._settings.minutes:g} minutes do not suffice "
+            f"to measure any lever: give at least --minutes {math.ceil(total_s / 60)}, or make the steps shorter, e.g. "
+            "by a smaller batch"
+        )
 
     def _say_predictions(self, levers: Sequence[Lever], scouted: Scouted) -> None:
         """Name the families with the largest predicted savings, each by the lever that is tried first."""
@@ -249,7 +282,7 @@ class _Campaign:
             self._notes.append(note)
         noise = pairs[0]
         self._progress.say(
-            f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {describe_ratio(noise.ratio)}; "
+            f"  a step takes {format_milliseconds(noise.base_s * 1e3)}; against itself {describe_ratio(noise.ratio)}; "
             f"{describe_left(self._budget.left_s())}"
         )
         return noise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import indent
 
 from lightning_perf.errors import UserError
 from lightning_perf.workers.process import WorkerError, WorkerFailureError, WorkerTimeoutError
@@ -26,7 +27,7 @@ class NoTrainingError(TrialError):
 
 
 class NoFitError(NoTrainingError):
-    """A script ended before it called ``trainer.fit``."""
+    """A script ended before its training began."""
 
 
 class OutOfTimeError(TrialError):
@@ -54,7 +55,7 @@ def trial_errors() -> Iterator[None]:
         raise OutOfTimeError("it took longer than the budget allows") from error
     except WorkerFailureError as error:
         kind = known.get(error.error, TrialError)
-        said = f". Its last lines: {error.output}" if kind is NoFitError and error.output else ""
+        said = f". Its last lines:\n{indent(error.output, '  ')}" if kind is NoFitError and error.output else ""
         raise kind(f"{error}{said}") from error
     except WorkerError as error:
         raise TrialError(str(error)) from error

@@ -1,4 +1,4 @@
-"""One fit of a trial: the user's module, data and Trainer, without settings that would end, slow or record it."""
+"""A fit of Lightning in a trial: the user's module, data and Trainer, without settings that would end or slow it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import importlib
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.tune.errors import TrialError
+from lightning_perf.tune.levers.lever import Change, Lever
+from lightning_perf.tune.levers.loader import training_loader
+from lightning_perf.tune.levers.optimizer import optimizers_of
+from lightning_perf.tune.messages import Arguments, Site
+from lightning_perf.tune.project_copy import arguments_of, parameters_of
 from lightning_perf.tune.training import Training
 
 MAX_STEPS = 10**7
@@ -24,7 +32,6 @@ _FOR_TRIALS: dict[str, Any] = {
     "limit_val_batches": 0,
     "num_sanity_val_steps": 0,
     "max_epochs": -1,
-    "max_steps": MAX_STEPS,
 }
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _CHATTY = (*_PACKAGES, "lightning.fabric", "lightning_fabric")
@@ -48,8 +55,64 @@ _CALLBACKS_LEFT_OUT = {
 """Callbacks to leave out for the same reasons, by the names of their classes and base classes in both packages."""
 
 
-def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any) -> None:
-    """Train, until a callback stops it."""
+class LightningTrainer:
+    """Lightning's Trainer in a trial: a `TrialTrainer`."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+
+    def fit(self, callback: Any, folder: str, max_steps: int = MAX_STEPS) -> None:
+        _fit(self.training, [] if callback is None else [callback], folder, max_steps)
+
+    def record(self, folder: str, *, skip_first: int, warmup: int, active: int, probe_s: float) -> None:
+        callback = PerfCallback(
+            skip_first=skip_first, warmup=warmup, active=active, repeat=1, dirpath=folder, report="none", probe=probe_s
+        )
+        _fit(self.training, [callback, _End(skip_first + warmup + active + 1)], folder)
+
+    def change(self, lever: Lever) -> Change:
+        return lever.change
+
+    def device(self) -> torch.device:
+        given = {name: value for name, value in self.training.trainer.items() if name in ("accelerator", "devices")}
+        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        device: torch.device = trainer_class(self.training.module)(**given, **quiet).strategy.root_device
+        return device
+
+    def arguments(self) -> Arguments:
+        return arguments_of(self.training)
+
+    def parameters(self) -> dict[str, tuple[tuple[str, ...], ...]]:
+        return parameters_of(self.training, trainer_class(self.training.module))
+
+    def sites(self, calls: Any) -> dict[str, tuple[Site | str, ...]]:
+        found: dict[str, tuple[Site | str, ...]] = calls.sites(
+            training_loader(self.training), optimizers_of(self.training) or ()
+        )
+        return found
+
+    def refused(self) -> str:
+        if self.training.trainer.get("logger", True):  # each run has a folder of its own then
+            return ""
+        folder = Path(self.training.trainer.get("default_root_dir") or ".").absolute()
+        saving = (one for one in _listed(self.training.trainer.get("callbacks")) if "SaveConfigCallback" in _names(one))
+        files = (folder / one.config_filename for one in saving if not one.overwrite)
+        return str(next(filter(Path.is_file, files), ""))
+
+
+class _End(LightningCallback):
+    """Ends a fit after some steps. With two optimizers, a step counts twice in the Trainer's ``max_steps``."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._batches = 0
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self._batches += 1
+        trainer.should_stop |= self._batches >= self._steps * trainer.accumulate_grad_batches
+
+
+def _fit(training: Training, callbacks: list[Any], folder: str, max_steps: int = MAX_STEPS) -> None:
     given = {name: value for name, value in training.trainer.items() if name not in _LEFT_OUT}
     theirs = given.pop("callbacks", None) or []
     kind = trainer_class(training.module)
@@ -58,7 +121,7 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
         **{
             **given,
             **_FOR_TRIALS,
-            **arguments,
+            "max_steps": max_steps,
             "default_root_dir": folder,
             "callbacks": [*_fitting(theirs), *callbacks, _LenientSchedules()],
             # It accepts everything and writes nothing: modules may use `self.logger.experiment`.
@@ -96,14 +159,21 @@ def trainer_class(module: Any) -> Any:
 class _LenientSchedules(LightningCallback):
     """Lets schedules that watch a validation metric continue without it: trials do not validate."""
 
-    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         for config in trainer.lr_scheduler_configs:
             config.strict = False
 
 
+def _listed(callbacks: Any) -> Sequence[Any]:
+    return callbacks if isinstance(callbacks, Sequence) else [callbacks]  # Hydra's lists are of its own class
+
+
+def _names(callback: Any) -> set[str]:
+    return {base.__name__ for base in type(callback).__mro__}
+
+
 def _fitting(callbacks: Any) -> list[Any]:
-    given = callbacks if isinstance(callbacks, Sequence) else [callbacks]  # Hydra's lists are of its own class
-    kept = [one for one in given if not _CALLBACKS_LEFT_OUT & {base.__name__ for base in type(one).__mro__}]
+    kept = [one for one in _listed(callbacks) if not _CALLBACKS_LEFT_OUT & _names(one)]
     # The precision that PerfCallback sets is part of the training; its observation is not.
     parts = [one.precision_part if isinstance(one, PerfCallback) else one for one in kept]
     for part in parts:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_perf.statistics.distributions import t_quantile
-from lightning_perf.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate, t_quantile
 
 LEAST_ROUNDS = 6
 """Fewer rounds have no 95 % interval."""

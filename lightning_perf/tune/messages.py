@@ -12,7 +12,7 @@ from lightning_perf.workers.channel import Message
 from lightning_perf.workers.script import Script
 
 TrainingSource: TypeAlias = str | Script | bytes
-"""Where a training comes from: ``package.module:name``, a script that calls ``trainer.fit``, or torch's flags and a
+"""Where a training comes from: ``package.module:name``, a script that trains by a Trainer, or torch's flags and a
 `Training`, pickled by cloudpickle."""
 
 
@@ -122,6 +122,7 @@ class Scouted(Message, frozen=True):
         files: The project's Python files that are loaded, and the YAML files that the script has read.
         arguments: The simple arguments of the calls.
         parameters: By the place of a `Setting`, the parameters of each class that may pass them on, e.g. a data module.
+        refused: A file that makes LightningCLI refuse to run the script; empty without one.
     """
 
     machine: Machine
@@ -133,6 +134,7 @@ class Scouted(Message, frozen=True):
     files: tuple[str, ...] = ()
     arguments: Arguments = Arguments({})
     parameters: dict[str, tuple[tuple[str, ...], ...]] = msgspec.field(default_factory=dict)
+    refused: str = ""
 
 
 class Ready(Message, frozen=True):

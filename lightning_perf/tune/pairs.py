@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 
 from msgspec import Struct
 
-from lightning_perf.statistics.ranks import walsh_ratio
+from lightning_perf.statistics.exact import walsh_ratio
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TrialError, is_out_of_memory, trial_errors
 from lightning_perf.tune.measurement import LEAST_ROUNDS
@@ -102,6 +102,12 @@ class Runner:
     def close(self) -> None:
         """End the process."""
         self._worker.close()
+
+
+def least_pair_s(settings: TuneSettings, step_s: float) -> float:
+    """Return the time that a pair's steps take at least: the first ones of both sides, and the shortest windows."""
+    rounds, steps = settings.windows(step_s, 0.0)
+    return 2 * (FIRST_STEPS + steps // 2 + rounds * steps) * step_s
 
 
 GIVE_UP_ROUNDS = 3

@@ -174,20 +174,21 @@ class _Editor:
                 yield replace(place, remark=READERS)
 
     def _edit_call(self, lever: str, setting: Setting, site: Site | str) -> Place:
-        place = Place(lever, str(setting))
+        parsed = isinstance(site, str) and _PARSER in site
+        place = Place(lever, _options(setting, "") if parsed else str(setting))
         try:
             if isinstance(site, str):
                 raise UncertainError(_made_elsewhere(site, setting), dict.fromkeys(setting.arguments, ()))
             place = replace(place, file=_shown(site.path, self._root), line_number=site.line)
             file = self._file(site.path)
             assert isinstance(file, PythonFile)
-            _edit(file, site, setting)
+            written = _edit(file, site, setting)
             self._check(site.path)
         except UncertainError as error:
             for name, names in error.origins.items():
                 self.open[setting.place, name] = ast.literal_eval(setting.arguments[name]), names
             return replace(place, reason=str(error))
-        return replace(place, remark=OTHERS if site.makes_others else None)
+        return replace(place, line=str(written), remark=OTHERS if site.makes_others else None)
 
     def _file(self, path: str) -> SourceFile:
         return self.files.setdefault(path, parse_file(path, self._sources[path]))
@@ -201,26 +202,38 @@ def _shown(path: str, root: Path) -> str:
     return Path(path).relative_to(root).as_posix() if Path(path).is_relative_to(root) else path
 
 
+_PARSER = ".hf_argparser."
+
+
+def _options(setting: Setting, prefix: str) -> str:
+    """Return a setting as options of a command."""
+    return " ".join(f"--{prefix}{name}={value}" for name, value in setting.arguments.items())
+
+
 def _made_elsewhere(function: str, setting: Setting) -> str:
-    options = " ".join(f"--trainer.{name}={value}" for name, value in setting.arguments.items())
+    if _PARSER in function:
+        return "HfArgumentParser makes the TrainingArguments: add it to your command, or to the file that it reads"
+    options = _options(setting, "trainer.")
     of_cli = {
         "Trainer": f"LightningCLI makes the Trainer: give {options}, or set it in your configuration file",
         "module": "LightningCLI calls fit: give it run=False, and call cli.trainer.fit with the changed cli.model",
         "statement": "LightningCLI calls fit: write it before",
     }
     reasons = of_cli if ".cli." in function else {}
-    return reasons.get(setting.place, f"{function} makes this call, which is not in your files")
+    other = "makes this call, which is not in your files" if "." in function else "sets its value"
+    return reasons.get(setting.place, f"{function} {other}")
 
 
-def _edit(file: PythonFile, site: Site, setting: Setting) -> None:
-    """Add the edits of one setting. Nothing is added if one of them is not certain."""
+def _edit(file: PythonFile, site: Site, setting: Setting) -> Setting:
+    """Add the edits of one setting, and return it as written. Nothing is added if one of them is not certain."""
     call = _find_call(file, site)
     if setting.place == "module":
         _wrap(file, call, setting.code)
     elif setting.place == "statement":
         _insert(file, call, setting.code)
     else:
-        _set_arguments(file, call, site, setting)
+        return replace(setting, arguments=_set_arguments(file, call, site, setting))
+    return setting
 
 
 def _find_call(file: PythonFile, site: Site) -> ast.Call:
@@ -236,7 +249,8 @@ def _find_call(file: PythonFile, site: Site) -> ast.Call:
     return found[0]
 
 
-def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Setting) -> None:
+def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Setting) -> dict[str, str]:
+    """Add the edits of a call's arguments, and return the arguments."""
     arguments = dict(setting.arguments)
     given = _given(call, site, arguments)
     if setting.place == "optimizer":
@@ -252,12 +266,13 @@ def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Settin
         name, old = next(iter(elsewhere.items()))
         reason = f"{name} is the expression {_short(file.text(old))}: change its value"
         raise UncertainError(reason, {name: _names(old) for name, old in elsewhere.items()})
-    if "num_workers" in given and "num_workers" not in arguments:
+    of = "dataloader_" if setting.place == "TrainingArguments" else ""
+    if (workers := f"{of}num_workers") in given and workers not in arguments:
         # Its value is set elsewhere, maybe to 0 in another configuration. DataLoader then refuses these two.
-        some = f"{file.text(given['num_workers'])} > 0"
+        some = f"{file.text(given[workers])} > 0"
         without = {
-            "persistent_workers": some,
-            "prefetch_factor": f"{arguments.get('prefetch_factor')} if {some} else None",
+            f"{of}persistent_workers": some,
+            f"{of}prefetch_factor": f"{arguments.get(f'{of}prefetch_factor')} if {some} else None",
         }
         arguments |= {name: text for name, text in without.items() if name in arguments}
     for name, value in arguments.items():
@@ -267,6 +282,7 @@ def _set_arguments(file: PythonFile, call: ast.Call, site: Site, setting: Settin
             continue
         file.edits.append((*file.span(replaced[name]), value))
         _replace(call, replaced[name], _expression(value))
+    return arguments
 
 
 def _given(call: ast.Call, site: Site, wanted: Iterable[str]) -> dict[str | None, ast.expr]:

@@ -15,7 +15,7 @@ from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.measurement import FAMILY_ERROR, is_gain, is_loss, noise_share
-from lightning_perf.units import NOT_AVAILABLE, with_minus
+from lightning_perf.units import NOT_AVAILABLE, format_milliseconds, with_minus
 
 SCHEMA_VERSION = 1
 
@@ -25,6 +25,12 @@ NO_TIME = "the budget leaves no time to confirm it in fresh processes"
 OVER_SHARE = "took longer than its share of the budget"
 SPENT = "the budget is spent"
 BEFORE_INTERRUPT = "interrupted before"
+
+
+WITHIN_NOISE = "faster, but by no more than the training differs from itself: a quieter machine may show a gain"
+
+LOUD = 0.05
+"""A verdict that finds nothing names the gain that noise would have hidden, from this share of a step on."""
 
 
 class Outcome(str, Enum):
@@ -230,7 +236,8 @@ def _blocks(result: TuneResult) -> Iterator[Block]:
         if by_reason:
             yield Line(title, "strong")
             yield from listing((f"{', '.join(levers)}: {reason}" for reason, levers in by_reason.items()), indent=2)
-    yield from listing(_footnotes(result), "quiet")
+    yield Line("How it was measured", "strong")
+    yield from listing(_footnotes(result), "quiet", indent=2)
     if result.command:
         yield Line("To repeat", "strong")
         yield Code((result.command,), "sh")
@@ -254,7 +261,8 @@ def _patch(result: TuneResult) -> Iterator[Block]:
 
 def _proof(result: TuneResult, ratio: Estimate) -> Iterator[TableRow]:
     assert ratio.value is not None
-    yield "time per step", f"{result.baseline_ms:.3g} ms", f"{result.baseline_ms * ratio.value:.3g} ms", _change(ratio)
+    before, after = map(format_milliseconds, (result.baseline_ms, result.baseline_ms * ratio.value))
+    yield "time per step", before, after, _change(ratio)
     if (losses := result.losses) is not None:
         name = f"mean loss of steps {losses.first_step} to {losses.last_step}"
         moved = f"{_percent(losses.changed / losses.unchanged)} %" if losses.unchanged else NOT_AVAILABLE
@@ -264,24 +272,32 @@ def _proof(result: TuneResult, ratio: Estimate) -> Iterator[TableRow]:
 def _verdict(result: TuneResult) -> str:
     """Return the outcome in a sentence or two."""
     if not result.kept:
-        tried = any(trial.measured is not None for trial in result.trials)
-        if not tried:
-            return "No lever could be measured on this training. The reasons are below."
-        unproven = [trial for trial in result.trials if trial.reason == NO_TIME]
-        if unproven:
-            seen = ", ".join(f"{trial.lever} with {_change(trial.measured)} time" for trial in unproven)
-            return (
-                f"Nothing is proven. Faster in their first pair of processes: {seen}. Give more minutes to confirm it."
-            )
-        return "No lever makes this training certainly faster: leave it unchanged."
+        return _verdict_of_none(result)
     names = ", ".join(result.kept)
     ratio = result.combined
     if ratio is None or ratio.value is None:
         return f"Kept: {names}. They were not measured all together in fresh processes."
-    change = f"{_change(ratio)} time per step, {1 / ratio.value:.3g} times as fast"
+    change = f"{_change(ratio)} time per step"
     if not result.confirmed:
-        return f"Kept: {names}. All together, in fresh processes, the gain is not certain: {change}."
-    return f"Kept: {names}. All together, in fresh processes: {change}."
+        return f"Kept: {names}. But all together, in fresh processes, the gain is not certain: {change}."
+    return f"Kept: {names}. All together, in fresh processes: {change}, {1 / ratio.value:.3g} times as fast."
+
+
+def _verdict_of_none(result: TuneResult) -> str:
+    measured = sum(trial.measured is not None for trial in result.trials)
+    if not measured:
+        return "No lever could be measured on this training. The reasons are below."
+    if unproven := [trial for trial in result.trials if trial.outcome is Outcome.NOT_CONFIRMED]:
+        seen = ", ".join(f"{trial.lever} with {_change(trial.measured)} time" for trial in unproven)
+        late = any(trial.reason == NO_TIME for trial in unproven)
+        advice = "Give more minutes to confirm it." if late else "Fresh processes differed by too much to confirm it."
+        return f"Nothing is proven. Faster in their first pair of processes: {seen}. {advice}"
+    unseen = 1 - 1 / (1 + noise_share(result.noise))
+    limit = f" A gain of less than {100 * unseen:.0f} % could not be seen on this machine." if unseen >= LOUD else ""
+    if open_levers := len(result.open_levers):
+        others = f"For {open_levers} others there was no time: give more minutes."
+        return f"None of the {measured} levers that were measured makes this training certainly faster. {others}{limit}"
+    return f"No lever makes this training certainly faster: leave it unchanged.{limit}"
 
 
 def _row(trial: Trial) -> TableRow:
@@ -295,6 +311,8 @@ def _reasons(result: TuneResult) -> Iterator[tuple[str, str]]:
     for trial in result.trials:
         if trial.outcome in unclear and trial.reason:
             yield trial.lever, trial.reason
+        elif trial.outcome is Outcome.NO_GAIN and trial.measured is not None and (trial.measured.high or 1) < 1:
+            yield trial.lever, WITHIN_NOISE
         elif trial.outcome is Outcome.MEASURED and trial.measured is not None:
             certain = is_gain(trial.measured, result.noise) or is_loss(trial.measured, result.noise)
             doubt = "" if certain else "within the noise of the training; "
@@ -304,7 +322,7 @@ def _reasons(result: TuneResult) -> Iterator[tuple[str, str]]:
 def _footnotes(result: TuneResult) -> tuple[str, ...]:
     """Return notes on the origin of the figures."""
     return (
-        f"Step time of the unchanged training: {result.baseline_ms:.3g} ms, on {result.machine.name}.",
+        f"Step time of the unchanged training: {format_milliseconds(result.baseline_ms)}, on {result.machine.name}.",
         _noise(result.noise),
         (
             "The measured change is that of the time per step (for batch sizes: per sample) against the best "

@@ -1,4 +1,4 @@
-"""Runs a script in a worker process up to its first ``trainer.fit``, and notes which calls made its objects."""
+"""Runs a script in a worker process until its training begins, and notes which calls made its objects."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lightning_perf.callbacks.lightning_compat import when_loaded
 from lightning_perf.tune.errors import NoFitError, describe_error
+from lightning_perf.tune.fit import LightningTrainer
+from lightning_perf.tune.huggingface import watch_arguments, watch_trainer
 from lightning_perf.tune.messages import Site
-from lightning_perf.tune.training import Training
+from lightning_perf.tune.training import Training, TrialTrainer
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
 from lightning_perf.workers.script import Script
 
@@ -35,7 +38,9 @@ _TUNERS = ("lightning.pytorch.tuner.tuning", "pytorch_lightning.tuner.tuning")
 """Modules that fit in order to find a learning rate or a batch size, before the fit itself."""
 
 
-def run_script(script: Script, seed: int, on_fit: Callable[[Training], None], channel: Channel, calls: Calls) -> None:
+def run_script(
+    script: Script, seed: int, on_fit: Callable[[TrialTrainer], None], channel: Channel, calls: Calls
+) -> None:
     """Run a script as ``python`` would. Its first fit calls `on_fit` and then ends this process.
 
     So the context managers around the fit are open, and nothing after the fit runs.
@@ -45,12 +50,19 @@ def run_script(script: Script, seed: int, on_fit: Callable[[Training], None], ch
         calls: Notes the calls that make the objects of the training.
 
     Raises:
-        NoFitError: The script ended before it called ``trainer.fit``.
+        NoFitError: The script ended before its training began.
     """
+
+    def begin(trainer: TrialTrainer) -> NoReturn:
+        code = _guarded(lambda: on_fit(trainer), channel)
+        sys.stdout.flush()
+        os._exit(code)
+
     os.environ["WANDB_MODE"] = "disabled"  # a tuning has many processes, and none of them is an experiment
     _seed(seed)
-    when_loaded(_TRAINERS, lambda module: _watch_trainers(module, on_fit, channel, calls))
-    when_loaded(("transformers.trainer",), lambda module: _refuse_hugging_face(module, script.name))
+    when_loaded(_TRAINERS, lambda module: _watch_trainers(module, begin, calls))
+    when_loaded(("transformers.training_args",), lambda module: watch_arguments(module, calls))
+    when_loaded(("transformers.trainer",), lambda module: watch_trainer(module, begin, calls))
     sys.path[0] = str(script.folder)
     sys.argv = list(script.words)
     try:
@@ -62,10 +74,10 @@ def run_script(script: Script, seed: int, on_fit: Callable[[Training], None], ch
     except NoFitError:
         raise
     except SystemExit as error:
-        raise NoFitError(f"{script.name} exited with {error.code or 0} before it called trainer.fit") from error
+        raise NoFitError(f"{script.name} exited with {error.code or 0} before its training began") from error
     except Exception as error:
-        raise NoFitError(f"{script.name} failed before it called trainer.fit ({describe_error(error)})") from error
-    raise NoFitError(f"{script.name} ended and did not call fit of a Lightning Trainer")
+        raise NoFitError(f"{script.name} failed before its training began ({describe_error(error)})") from error
+    raise NoFitError(f"{script.name} ended, and no Trainer of Lightning or Hugging Face trained")
 
 
 def _seed(seed: int) -> None:
@@ -86,18 +98,7 @@ def _shifted(original: Callable[..., Any], by: int) -> Callable[..., Any]:
     return shifted
 
 
-def _refuse_hugging_face(module: ModuleType, name: str) -> None:
-    def train(*args: Any, **options: Any) -> None:  # noqa: ARG001
-        raise NoFitError(
-            f"{name} trains with the Trainer of transformers, and tune needs a Lightning Trainer. Instead, add "
-            "lightning_perf.PerfTrainerCallback() to its callbacks: the report names the TrainingArguments to change. "
-            "Then prove each change with lightning-perf study"
-        )
-
-    module.Trainer.train = train
-
-
-def _watch_trainers(module: ModuleType, on_fit: Callable[[Training], None], channel: Channel, calls: Calls) -> None:
+def _watch_trainers(module: ModuleType, begin: Callable[[TrialTrainer], NoReturn], calls: Calls) -> None:
     trainer_class: Any = module.Trainer
     create, fit_ = trainer_class.__init__, trainer_class.fit
     given: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
@@ -120,9 +121,7 @@ def _watch_trainers(module: ModuleType, on_fit: Callable[[Training], None], chan
         bound = inspect.signature(fit_).bind(self, *args, **arguments).arguments
         data = bound.get("datamodule")
         data = bound.get("train_dataloaders") if data is None else data
-        code = _guarded(lambda: on_fit(Training(bound["model"], data, dict(given[self]))), channel)
-        sys.stdout.flush()
-        os._exit(code)
+        return begin(LightningTrainer(Training(bound["model"], data, dict(given[self]))))
 
     trainer_class.__init__, trainer_class.fit = noted, fit
 
@@ -148,7 +147,7 @@ class Calls:
 
     def __init__(self, root: Path | None = None) -> None:
         self._here, self._root = Path.cwd(), root
-        self._made: WeakKeyDictionary[Any, tuple[Site | str, str]] = WeakKeyDictionary()
+        self._made: dict[int, tuple[ref[Any], Site | str, str]] = {}
         self._fit: Site | str = ""
         self._trainer: Any = None
         self._counts: Counter[Site | str] = Counter()
@@ -161,7 +160,7 @@ class Calls:
         if self._root is not None:
             sys.addaudithook(self._note_open)
         for kind, original in originals.items():
-            kind.__init__ = self._noting(original)  # type: ignore[method-assign]
+            kind.__init__ = self.noting(original)  # type: ignore[method-assign]
         try:
             yield
         finally:
@@ -180,7 +179,9 @@ class Calls:
         paths = {self._here.joinpath(path).resolve() for path in loaded if path and path.endswith(".py")} | self._read
         return tuple(sorted(str(path) for path in paths if self._root is not None and self._is_users(path)))
 
-    def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
+    def noting(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return a constructor that notes the call before it makes the object."""
+
         @functools.wraps(original)
         def create(made: Any, *args: Any, **arguments: Any) -> None:
             self.note(made, sys._getframe(1))
@@ -194,8 +195,8 @@ class Calls:
             if self._is_users(self._path(caller)) or not _is_within(caller, made):
                 site = self._site(caller, type(made))
                 self._counts[site] += self._fit == ""
-                with suppress(TypeError):  # an object without a hash has no place
-                    self._made[made] = site, caller.f_code.co_name
+                with suppress(TypeError):  # not all objects can be referred to
+                    self._made[id(made)] = ref(made), site, caller.f_code.co_name
                 return
             caller = caller.f_back
 
@@ -207,23 +208,23 @@ class Calls:
     def sites(self, loader: Any, optimizers: Sequence[Optimizer]) -> dict[str, tuple[Site | str, ...]]:
         """Return the calls by the place of a `Setting`."""
         found = {
-            "Trainer": self._of(self._trainer),
-            "DataLoader": self._of(loader),
-            "optimizer": tuple(dict.fromkeys(site for each in optimizers for site in self._of(each))),
+            "Trainer": self.of(self._trainer),
+            "DataLoader": self.of(loader),
+            "optimizer": tuple(dict.fromkeys(site for each in optimizers for site in self.of(each))),
             "module": (self._fit,),
             "statement": (self._fit,),
         }
         return {place: sites for place, sites in found.items() if sites}
 
-    def _of(self, made: Any) -> tuple[Site | str, ...]:
-        try:
-            site, function = self._made[made]
-        except (KeyError, TypeError):
+    def of(self, made: Any) -> tuple[Site | str, ...]:
+        """Return the call that made an object, if it was noted."""
+        noted, site, function = self._made.get(id(made), (None, "", ""))
+        if noted is None or noted() is not made:
             return ()
         if isinstance(site, Site) and site.name == "DataLoader":
             count = self._counts[site]
             shared = count > 1 or (not count and function != "train_dataloader")
-            site = Site(**{name: getattr(site, name) for name in site.__struct_fields__} | {"makes_others": shared})
+            site = replace(site, makes_others=shared)
         return (site,)
 
     def _path(self, frame: FrameType) -> Path:

@@ -101,22 +101,27 @@ class Budget:
         return self.left_s() - self._reserve_s
 
     def kept_took(self, trial_s: float) -> None:
-        """Set time aside to measure the kept levers once more, in two fresh processes.
+        """Set time aside to measure the kept levers once more, in two fresh processes, and to check their patch.
 
         One that compiles takes longer to start, so this takes the time of the trial of the kept lever.
         """
-        self._reserve_s = max(self._reserve_s, self._fresh_s(trial_s))
+        self._reserve_s = max(self._reserve_s, self._fresh_s(trial_s) + self._check_s())
 
     def _fresh_s(self, trial_s: float) -> float:
         return RESERVE_FACTOR * (trial_s + (FRESH_STARTS - 1) * self.start_s)
 
-    def allows_proof(self, trial_s: float, *, alone: bool) -> bool:
-        """Return whether there is time to confirm a lever after a first pair of `trial_s`, and for the last pair.
+    def _check_s(self) -> float:
+        return RESERVE_FACTOR * self.start_s
 
-        The first lever that is kept, `alone`, can do without the last pair: its own pairs show the same.
+    def allows_proof(self, trial_s: float, *, alone: bool) -> bool:
+        """Return whether there is time to confirm a lever after a first pair of `trial_s`, and for the rest.
+
+        That is the last pair and the check of the patch. The first lever that is kept, `alone`, can do without the last
+        pair: its own pairs show the same.
         """
-        pair_s = self._fresh_s(trial_s)
-        return self.left_s() >= CONFIRMING_PAIRS * pair_s + (0.0 if alone else max(self._reserve_s, pair_s))
+        pair_s, check_s = self._fresh_s(trial_s), self._check_s()
+        rest_s = check_s if alone else max(self._reserve_s, pair_s + check_s)
+        return self.left_s() >= CONFIRMING_PAIRS * pair_s + rest_s
 
     def share_s(self) -> float:
         """Return the most time that one trial may take: a lever that hangs must leave time for others."""

@@ -16,24 +16,22 @@ import torch
 from msgspec.structs import replace
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
-from lightning_perf.callbacks.perf import PerfCallback
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.errors import TraceError, UserError
 from lightning_perf.lazy_imports import find_object
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.tune.errors import NoFitError, NoTrainingError, TrialError, describe_error
-from lightning_perf.tune.fit import fit, trainer_class
+from lightning_perf.tune.fit import LightningTrainer
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.levers.loader import Workers, fetch_cpu_share, training_loader
-from lightning_perf.tune.levers.optimizer import optimizers_of
+from lightning_perf.tune.levers.loader import Workers, fetch_cpu_share
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Order, Prediction, Profile, Ready, Run, Scouted, Window
-from lightning_perf.tune.project_copy import arguments_of, move_to_copy, parameters_of
+from lightning_perf.tune.project_copy import move_to_copy
 from lightning_perf.tune.script import Calls, run_script
-from lightning_perf.tune.training import Training, as_training
+from lightning_perf.tune.training import TrialTrainer, as_training
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
-from lightning_perf.workers.processors import usable_cpus
+from lightning_perf.workers.limits import usable_cpus
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS, PROFILED_STEPS = 2, 3
@@ -48,21 +46,12 @@ LEAST_COVERAGE = 0.5
 """A probe counts if it measured at least this share of the time of the recorded operators."""
 
 
-def profile(train: Callable[..., None], folder: str) -> Profile:
+def profile(trainer: TrialTrainer, folder: str) -> Profile:
     """Record a few steps of a fit into a folder, and probe their operators."""
     from lightning_perf.findings.loading import advised_workers, worker_saving  # trials start faster without these
     from lightning_perf.report.build import analyze
 
-    callback = PerfCallback(
-        skip_first=SKIPPED_STEPS,
-        warmup=WARM_UP_STEPS,
-        active=PROFILED_STEPS,
-        repeat=1,
-        dirpath=folder,
-        report="none",
-        probe=PROBE_S,
-    )
-    train(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + PROFILED_STEPS + 1)
+    trainer.record(folder, skip_first=SKIPPED_STEPS, warmup=WARM_UP_STEPS, active=PROFILED_STEPS, probe_s=PROBE_S)
     traces = sorted(Path(folder).rglob("*.pt.trace.json.gz"))
     if not traces:
         return Profile(note="the profile of the training holds no steps")
@@ -229,31 +218,36 @@ def work(channel: Channel) -> None:
         channel.send(Failure(type(error).__name__, str(error)))
 
 
-def _scout(order: Order, channel: Channel, training: Training, calls: Calls) -> None:
+def _scout(order: Order, channel: Channel, trainer: TrialTrainer, calls: Calls) -> None:
     # Looking at the data sets them up, so it follows the fit. A script makes its training only once.
-    found = profile(lambda **arguments: fit(training, folder=order.folder, **arguments), order.folder)
-    machine = replace(_machine(training), fetch_cpu_share=fetch_cpu_share(training))
-    missing = {lever.name: lever.change.missing(training, machine) for lever in LEVERS}
-    settings = {lever.name: lever.change.settings(training) for lever in LEVERS if missing[lever.name] is None}
+    found = profile(trainer, order.folder)
+    training = trainer.training
+    machine = replace(_machine(trainer.device()), fetch_cpu_share=fetch_cpu_share(training))
+    changes = {lever.name: trainer.change(lever) for lever in LEVERS}
+    missing = {name: change.missing(training, machine) for name, change in changes.items()}
+    settings = {name: change.settings(training) for name, change in changes.items() if missing[name] is None}
     module = training.module
     elements = sum(each.numel() for each in module.parameters() if not torch.nn.parameter.is_lazy(each))
     network = f"{type(module).__qualname__}, {elements:,} parameters"
-    sites = calls.sites(training_loader(training), optimizers_of(training) or ()) if order.script is not None else {}
-    parameters = parameters_of(training, trainer_class(module))
-    arguments = arguments_of(training)
-    channel.send(Scouted(machine, missing, settings, found, network, sites, calls.files(), arguments, parameters))
+    sites = trainer.sites(calls) if order.script is not None else {}
+    arguments, parameters = trainer.arguments(), trainer.parameters()
+    channel.send(
+        Scouted(
+            machine, missing, settings, found, network, sites, calls.files(), arguments, parameters, trainer.refused()
+        )
+    )
 
 
-def _report_arguments(order: Order, channel: Channel, training: Training, _: Calls) -> None:
+def _report_arguments(order: Order, channel: Channel, trainer: TrialTrainer, _: Calls) -> None:
     """Train a step, so that the edited script is known to work, and send its arguments."""
-    fit(training, [], order.folder, max_steps=1)
-    channel.send(arguments_of(training))
+    trainer.fit(None, order.folder, max_steps=1)
+    channel.send(trainer.arguments())
 
 
-def _train(order: Order, channel: Channel, training: Training, _: Calls) -> None:
+def _train(order: Order, channel: Channel, trainer: TrialTrainer, _: Calls) -> None:
     # Compilation comes last: it wraps the module as the others left it.
     for lever in sorted(map(find_lever, order.levers), key=lambda lever: lever.family == "compile"):
-        lever.change.apply(training)
+        trainer.change(lever).apply(trainer.training)
 
     def ask(message: Ready | Window) -> Run | None:
         channel.send(message)
@@ -262,14 +256,14 @@ def _train(order: Order, channel: Channel, training: Training, _: Calls) -> None
         except StopRequestedError:
             return None
 
-    fit(training, [pacer := Pacer(ask)], order.folder)
+    trainer.fit(pacer := Pacer(ask), order.folder)
     if not pacer.began:
         raise TrialError("the training ended before its first step: its data give no batch")
     if not pacer.stopped:
         raise TrialError("the training ended by itself, before the trial did")
 
 
-def _load(order: Order) -> Training:
+def _load(order: Order) -> TrialTrainer:
     """Load the training, with the weights of the seed."""
     from lightning.pytorch import seed_everything
 
@@ -279,18 +273,15 @@ def _load(order: Order) -> Training:
             made = find_object(order.source, "PKG:NAME")
         except UserError as error:
             raise NoTrainingError(str(error)) from error
-        return as_training(made() if callable(made) else made)
+        return LightningTrainer(as_training(made() if callable(made) else made))
     import cloudpickle
 
     flags, training = cloudpickle.loads(order.pickled)
     flags.set()
-    return as_training(training)
+    return LightningTrainer(as_training(training))
 
 
-def _machine(training: Any) -> Machine:
-    given = {name: value for name, value in training.trainer.items() if name in ("accelerator", "devices")}
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    device = trainer_class(training.module)(**given, **quiet).strategy.root_device
+def _machine(device: torch.device) -> Machine:
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name() or device.type
     return Machine(device.type, capability, usable_cpus(), name)

@@ -6,6 +6,5 @@ messages. The standard library and msgspec suffice: `concurrent.futures` cannot 
 psutil would only add a dependency.
 
 `WorkerProcess` (``process.py``) is the supervisor's side, `Channel` (``channel.py``) the worker's. `run_command`
-(``command.py``) supervises any other program. ``exit_status.py`` explains how a process ended, and ``memory_limit.py``
-limits its memory.
+(``command.py``) supervises any other program. ``limits.py`` limits its memory.
 """

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from lightning_perf.workers.exit_status import kill_group
+from lightning_perf.workers.channel import kill_group
 
 LOOK_S = 0.05
 LOOK_AT_LEAST_S = 1.0

@@ -17,14 +17,26 @@ from typing import Any, overload
 
 import msgspec
 
-from lightning_perf.workers.channel import Failure, M, Message, Stop, decode, encode
-from lightning_perf.workers.exit_status import describe_exit, kill_group, last_lines
+from lightning_perf.workers.channel import (
+    Failure,
+    M,
+    Message,
+    Stop,
+    decode,
+    describe_exit,
+    encode,
+    kill_group,
+    last_lines,
+)
 
 STOP_S = 10.0
 """Time that a worker process has to end after a request to stop, before it is killed."""
 
 LOOK_S = 0.5
 """Interval of checks whether a worker process is alive. Processes that it started may hold its connection open."""
+
+FAILURE_LINES = 15
+"""Last lines of a worker's output that its error keeps. The very last ones often do not hold the cause."""
 
 
 class WorkerError(Exception):
@@ -36,7 +48,7 @@ class WorkerFailureError(WorkerError):
 
     Attributes:
         error: Name of its class.
-        output: The last lines of the worker's output.
+        output: The last lines of the worker's output, each on a line.
     """
 
     def __init__(self, reason: str, error: str, output: str = "") -> None:
@@ -190,7 +202,7 @@ class WorkerProcess:
         except msgspec.DecodeError as error:
             raise WorkerExitError(f"its process sent an unexpected message ({error}){self._tail()}") from error
         if isinstance(message, Failure):
-            raise WorkerFailureError(message.reason, message.error, last_lines(self._log))
+            raise WorkerFailureError(message.reason, message.error, last_lines(self._log, FAILURE_LINES, "\n"))
         self._busy = False
         return message
 

@@ -3,8 +3,6 @@
 The analyses are the fields of `RankAnalysis`, so that one added there is tested here without being listed.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

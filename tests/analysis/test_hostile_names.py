@@ -1,7 +1,5 @@
 """Names of any length: patterns see only their first characters, and documents keep them whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import pytest
 
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic, moves_data
 from lightning_perf.analysis.ranks import communication
-from lightning_perf.analysis.steps import categories, phase_timeline
+from lightning_perf.analysis.steps import breakdown
 from lightning_perf.report.build import build_report
 from lightning_perf.trace.assembly import Destination, device_kind
 from lightning_perf.trace.columns import MATCHED_CHARACTERS
@@ -33,9 +31,9 @@ CLASSIFIERS: list[Callable[[str], Any]] = [
     moves_data,
     kernel_arithmetic,
     communication.collective_kind,
-    phase_timeline.mark_phase,
-    phase_timeline.is_backward_node,
-    categories.call_kind,
+    breakdown.mark_phase,
+    breakdown.is_backward_node,
+    breakdown.call_kind,
     lambda name: device_kind(Destination.KERNEL, name, ""),
 ]
 

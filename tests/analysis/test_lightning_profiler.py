@@ -1,12 +1,10 @@
 """Recordings of Lightning's own `PyTorchProfiler`: phases, updates and savings, in the layouts of 1.8 to 2.6."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.whole_run import find
 from tests.support.known import known
 from tests.support.lightning_profiler import BACKWARD, LOOPS, MODES, STEP, STEPS, TAIL, recording
 

@@ -1,7 +1,5 @@
 """How far a recording can be trusted, on hand-made runs with known answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -14,7 +14,7 @@ import pytorch_lightning
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.lightning_compat import LightningCallback, holds_whole_model
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from tests.callbacks.training import PACKAGES
 
 

@@ -13,14 +13,15 @@ from torch.profiler import profile
 from lightning_perf import CaptureOptions
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.recording import profiler as profiler_module
-from lightning_perf.callbacks.recording.captures import Captures, FileRequests
+from lightning_perf.callbacks.recording.captures import Captures, FileRequests, OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler, recorder_is_taken
-from lightning_perf.callbacks.recording.recording_plan import OverheadBudget
 from lightning_perf.callbacks.recording.schedule import WindowPlan
 from lightning_perf.callbacks.run_record.run_folder import RankFiles
+from lightning_perf.callbacks.steps.core_use import CoreUse
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
+from lightning_perf.run_files.steps import STEPS
 from tests.callbacks.perf_training import assert_untapped, three
 from tests.callbacks.training import (
     loader,
@@ -39,16 +40,16 @@ FAULTS: dict[Any, tuple[str, ...]] = {
     StepTimer: (
         "add_batch", "on_step_start", "on_step_end", "on_phase_start", "on_phase_end", "on_training_pause", "finish",
     ),
-    StepLog: ("add", "on_step_end", "write"),
+    StepLog: ("on_sample", "on_window", "on_step_end", "write"),
     WindowProfiler: ("on_step_start", "on_step_end", "on_phase_start", "on_phase_end", "on_training_pause"),
     profiler_module: ("export_trace",),
     profile: ("prepare_trace", "start_trace", "stop_trace", "export_chrome_trace"),
 }  # fmt: skip
 OPTIONAL_FAULTS: dict[Any, tuple[str, ...]] = {
     WindowPlan: ("action", "folder_for"),
-    Captures: ("on_step_start", "on_step_end", "on_training_pause", "listen"),
+    Captures: ("on_step_start", "on_step_end", "on_training_pause", "open"),
     FileRequests: ("look",),
-    OverheadBudget: ("allows", "window_ends"),
+    OverheadBudget: ("allows", "on_sample", "on_window"),
     RankFiles: ("wait",),
 }
 OPTIONS = {"capture_slow_steps": CaptureOptions(on_signal=True), "max_overhead": 0.5}
@@ -88,6 +89,30 @@ def test_a_fault_in_profiling_is_one_warning(
     assert not recorder_is_taken()
 
 
+@pytest.mark.parametrize(
+    ("owner", "method", "numbers", "timed"),
+    [
+        (StepTimer, "on_step_end", [[1, 2, 3]], 0),
+        (CoreUse, "on_step_start", [[1, 2, 3]], 7),
+        (WindowProfiler, "on_phase_start", [], 7),
+        (StepTracker, "on_batch_end", [], 0),  # without it, nobody hears of a step
+    ],
+)
+def test_a_part_that_fails_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, numbers: list[list[int]], timed: int
+) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(owner, method, broken)
+    trainer = make_trainer(tmp_path, three())
+    with pytest.warns(RuntimeWarning, match=f"{owner.consequence}, training continues .*a fault of ours"):
+        trainer.fit(make_module(), loader(7))
+    assert step_numbers(tmp_path) == numbers
+    assert [len(STEPS.read(path)) for path in tmp_path.rglob("steps.rank0.jsonl")] == ([timed] if timed else [])
+    assert not recorder_is_taken()
+
+
 def test_a_fault_between_steps_keeps_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, steps = StepTimer.on_step_start, itertools.count()
 
@@ -101,16 +126,6 @@ def test_a_fault_between_steps_keeps_what_was_saved(tmp_path: Path, monkeypatch:
         make_trainer(tmp_path, three()).fit(make_module(), loader(8))
     assert step_numbers(tmp_path) == [[1, 2, 3]]
     assert [row["step"] for row in samples(tmp_path)] == [0, 1, 2, 3, 4]
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    callback = three(dirpath=tmp_path / "file" / "perf")
-    trainer = make_trainer(tmp_path, callback)
-    with pytest.warns(RuntimeWarning, match="writable folder") as caught:
-        trainer.fit(make_module(), loader(6))
-    assert len([w for w in caught if "PerfCallback" in str(w.message)]) == 1
-    assert trainer.global_step == 6
 
 
 def test_an_export_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

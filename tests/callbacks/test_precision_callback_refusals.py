@@ -46,7 +46,6 @@ REFUSALS: list[tuple[str, dict[str, Any], Any, dict[str, Any]]] = [
     ("the Trainer is in 'bf16-mixed' .*OwnPlugin", FP16, make_net, {"plugins": [OwnPlugin("bf16-mixed", "cpu")]}),
     ("fc.weight is torch.float16.*Leave out .half", FP16, half_weights, {}),
     ("cannot work with LBFGS.*bf16-mixed", FP16, with_lbfgs, {}),
-    ("fused AdamW.*fused=False", FP16, lambda: make_net(Recipe(fused=True)), {"gradient_clip_val": 1.0}),
     ("keep_fp32 was given, but the Trainer is in '32-true'", {"keep_fp32": ["fc"]}, make_net, {}),
     ("keep_fp32 pattern 'linear' matches no layer", {**FP16, "keep_fp32": ["linear"]}, make_net, {}),
     (

@@ -1,7 +1,5 @@
 """`analyze --probe`: the report has the probe, and the folder of the run keeps it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

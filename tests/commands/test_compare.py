@@ -6,7 +6,7 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.compare.study.definition import Study, StudyArm
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.run_files.run_record import Place
 from tests.compare.support import write_run
 from tests.support.absent_packages import without

@@ -1,7 +1,5 @@
 """Files of a run with other content than they should have: exit code 2, and the file and the line are named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``lightning-perf gate``, with a planted slowdown in a git repository made here."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.compare.engines.block import run_block
-from lightning_perf.compare.study.lease import Lease
+from lightning_perf.compare.study.checkouts import Lease
 from tests.compare.planted_slowdown import git, make_repository
 from tests.support.schemas import load_document
 

@@ -1,7 +1,5 @@
 """``lightning-perf run``: the script behaves as under ``python``."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

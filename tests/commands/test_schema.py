@@ -3,8 +3,6 @@
 The tests of each command check its real output with `load_document`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path
@@ -14,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 import lightning_perf
 from lightning_perf.cli import _parser, main
-from lightning_perf.schema import DOCUMENTS, make_schema
+from lightning_perf.documents import DOCUMENTS, make_schema
 from tests.support.schemas import load_document
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

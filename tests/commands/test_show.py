@@ -1,7 +1,5 @@
 """Every document is shown by one function: the files that were asked for, then the text or the JSON."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

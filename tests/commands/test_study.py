@@ -1,7 +1,5 @@
 """``lightning-perf study`` from the command line, with fake trainings."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -17,17 +15,18 @@ import pytest
 from lightning_perf.cli import main
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import parse_devices
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import find_records
+from lightning_perf.compare.study.checkouts import Lease, device_leases
 from lightning_perf.compare.study.definition import read_study
-from lightning_perf.compare.study.lease import Lease, device_leases
 from lightning_perf.compare.study_options import EngineChoice, settle_options
 from lightning_perf.compare.verdicts.gates import Settings
-from lightning_perf.project import install_command
+from lightning_perf.errors import CompareError
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.run_record import Outcome
 from tests.compare.support import FAKE_RUN, fake_gpus
 from tests.support.absent_packages import without
+from tests.support.processes import until
 from tests.support.schemas import load_document
 
 
@@ -130,13 +129,6 @@ def test_seed_block_folder_and_environment_reach_the_runs(folder, capsys):
     assert read_study(folder).seed == 7
 
 
-def wait_for(condition, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.03)
-
-
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
 def test_what_was_cut_off_goes_on_with_the_folder_alone(folder, blow, capsys):
     arms = (arm("fp32", "--sleep=0.5"), arm("amp", "--sleep=0.5", "--step-ms=8", "--precision=x"))
@@ -145,7 +137,7 @@ def test_what_was_cut_off_goes_on_with_the_folder_alone(folder, blow, capsys):
     # A job in the background of a script ignores Ctrl-C; Python then installs no handler of its own.
     reset = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **reset)
-    wait_for(lambda: journal.read_block(folder, 1).open_run is not None)
+    until(lambda: journal.read_block(folder, 1).open_run is not None)
     time.sleep(0.2)  # amid a run
     driver.send_signal(blow)
     out, err = driver.communicate(timeout=30)

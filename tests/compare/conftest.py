@@ -1,7 +1,5 @@
 """Arms of a comparison that several modules of tests use."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stands in for a training: leaves a run record with given times, without torch. Run as a script by the tests."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

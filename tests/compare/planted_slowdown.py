@@ -4,8 +4,6 @@ The training calls a function of the checkout and counts its calls, which are it
 not matter.
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Records and studies for the tests."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

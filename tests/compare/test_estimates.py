@@ -1,7 +1,5 @@
 """Estimates of a profiled run of the baseline, checked by the comparison of the arms."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +49,7 @@ def test_another_difference_checks_nothing(tmp_path: Path) -> None:
 
 
 def test_per_sample_for_a_larger_batch(tmp_path: Path) -> None:
-    from lightning_perf.compare.estimates import checked_estimates
-    from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.compare.folders import checked_estimates, compare_runs
     from lightning_perf.compare.records.record import find_records
     from lightning_perf.compare.verdicts.gates import Settings
     from tests.support.trace_builder import TraceBuilder

@@ -1,7 +1,5 @@
 """What was declared holds: gates of a study in `compare STUDY`, checked types, JSON of refusals."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

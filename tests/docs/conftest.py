@@ -1,7 +1,5 @@
 """A folder that holds what the docs name: a run's folder, runs of several settings."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

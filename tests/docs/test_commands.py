@@ -1,7 +1,5 @@
 """The commands of README and docs: options that exist, and what is cheap is run."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re

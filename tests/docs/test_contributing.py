@@ -1,7 +1,5 @@
 """The four extensions that CONTRIBUTING.md shows do what it says of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +8,8 @@ import pytest
 import torch
 
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.findings.rules import rule
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.findings.finding import rule
+from lightning_perf.inference.model import Subject
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 from tests.support.markdown import ROOT, blocks

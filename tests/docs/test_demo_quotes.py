@@ -1,7 +1,5 @@
 """README, quickstart and tutorial quote the reports of the recordings that the demo shows."""
 
-from __future__ import annotations
-
 import re
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """The Python of README and docs runs: the ``python`` blocks of a page one after the other. ``py`` is a fragment."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -1,7 +1,5 @@
 """docs/files.md lists every file, fact, metric and environment variable that the code has."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

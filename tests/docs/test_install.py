@@ -1,7 +1,5 @@
 """One function says how to install the package: errors, README and docs all show its command."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lightning_perf
-from lightning_perf.project import REPOSITORY_URL, install_command, page_url
+from lightning_perf.lazy_imports import REPOSITORY_URL, install_command, page_url
 from tests.support.markdown import DOCS, PAGES, ROOT
 
 if sys.version_info >= (3, 11):
@@ -42,7 +40,7 @@ def test_the_code_states_the_command_once() -> None:
         for path in SOURCES
         if path.suffix != ".md" and _COMMAND.search(path.read_text(encoding="utf-8"))
     ]
-    assert stated == ["lightning_perf/project.py"]
+    assert stated == ["lightning_perf/lazy_imports.py"]
     pages = [path for path in SOURCES if path.suffix == ".md"]
     assert [path for path in pages if wrong_commands(path.read_text(encoding="utf-8"))] == []
 
@@ -85,7 +83,7 @@ def test_every_supported_python_is_tried_before_a_release() -> None:
 
 
 def test_one_constant_switches_to_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.project._SOURCE", "")
+    monkeypatch.setattr("lightning_perf.lazy_imports._SOURCE", "")
     assert install_command("train") == 'pip install "lightning-perf[train]"'
     assert install_command() == 'pip install "lightning-perf"'
     assert wrong_commands((DOCS / "quickstart.md").read_text(encoding="utf-8")) != []

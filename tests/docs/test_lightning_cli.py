@@ -1,7 +1,5 @@
 """LightningCLI takes `PerfCallback` from a configuration file and from the command line, as the quickstart shows."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Links lead somewhere, also where README and docs are read in the repository."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Figures that the README and the docs quote from `benchmarks/results` are those of the committed results."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/report.md: everything that a report can hold is there, with all of its fields."""
 
-from __future__ import annotations
-
 import re
 import types
 import typing
@@ -15,20 +13,17 @@ import lightning_perf.compare
 import lightning_perf.history
 import lightning_perf.inference
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.compare.verdicts.comparison import Comparison
-from lightning_perf.compare.verdicts.refusal import InvalidRuns, Unfair
+from lightning_perf.compare.verdicts.comparison import Comparison, InvalidRuns, Unfair
 from lightning_perf.estimates.calibration import Calibration
 from lightning_perf.findings.pages import Explanation
 from lightning_perf.history.document import History
 from lightning_perf.history.gate import HistoryGate
-from lightning_perf.inference.results.sweep import Sweep
-from lightning_perf.inference.results.tradeoff import Tradeoff
+from lightning_perf.inference.results.tradeoff import Sweep, Tradeoff
 from lightning_perf.loading.result import LoadingReport
 from lightning_perf.memory_snapshot.compared import MemoryDiff
 from lightning_perf.memory_snapshot.document import MemoryReport
 from lightning_perf.report.compared import Compared
-from lightning_perf.report.document import PerfReport
-from lightning_perf.report.nan_diagnosis import NanDiagnosis
+from lightning_perf.report.document import NanDiagnosis, PerfReport
 from lightning_perf.tune.result import TuneResult
 from tests.support.markdown import DOCS
 

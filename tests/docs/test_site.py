@@ -1,7 +1,5 @@
 """The site builds without a warning, and its hook makes links of the repository into links of the site."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import pkgutil

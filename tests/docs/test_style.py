@@ -1,7 +1,5 @@
 """Prose follows the writing rules of CONTRIBUTING.md, as far as docs/style.py can check them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

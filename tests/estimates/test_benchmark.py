@@ -1,11 +1,17 @@
 """The benchmark of estimates: its verdicts and goals against counts by hand, and a tiny run."""
 
-from __future__ import annotations
-
 import argparse
+import contextlib
+import io
 import math
+import multiprocessing
+import subprocess
 import sys
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,9 +38,8 @@ from benchmarks.savings.networks import ALL, SETS, Network
 from benchmarks.step_clock import StepClock
 from lightning_perf.estimates.calibration import read_calibration
 from lightning_perf.findings.finding import Problem, SavingRange, make_finding
-from lightning_perf.findings.registry import RULE_IDS
+from lightning_perf.findings.whole_run import RULE_IDS
 from lightning_perf.statistics.values import Estimate
-from tests.support.markdown import ROOT
 
 
 def row(estimate: tuple[float, float] | None, gain: float, reach: float = 0.01) -> Row:
@@ -162,10 +167,23 @@ def test_processes_that_differ_widen_the_interval() -> None:
 
 @pytest.mark.slow
 def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def here(command: Sequence[str], *, input: bytes | None, **_: Any) -> subprocess.CompletedProcess[bytes]:
+        """Measure a network in this process, which has imported what each process of the benchmark imports."""
+        printed = io.StringIO()
+        with monkeypatch.context() as patch, contextlib.redirect_stdout(printed):
+            patch.setattr(sys, "argv", list(command[2:]))
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input or b"")))
+            main()
+        return subprocess.CompletedProcess(command, 0, printed.getvalue().encode())
+
     page = tmp_path / "estimates.md"
-    monkeypatch.chdir(ROOT)  # its processes import the benchmark
+    monkeypatch.setattr("benchmarks.savings.estimates.subprocess", SimpleNamespace(run=here, PIPE=subprocess.PIPE))
+    monkeypatch.setattr("benchmarks.savings.estimates.be_quiet", lambda: warnings.simplefilter("ignore"))
+    forks = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("forkserver"))
+    monkeypatch.setattr("benchmarks.savings.fits.multiprocessing", forks)
     options = ["--tiny", "--advice=twice the batch", "--results", str(page)]
     for more in ([], ["--estimates-only"]):
         monkeypatch.setattr(sys, "argv", ["estimates", *options, *more])
-        main()
+        with warnings.catch_warnings():
+            main()
         assert "| MLP | twice the batch |" in page.read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """The table of measured estimates against counts by hand."""
 
-from __future__ import annotations
-
 import io
 import math
 from pathlib import Path

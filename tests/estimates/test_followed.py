@@ -1,7 +1,5 @@
 """Estimates that a later run checks, on recordings of a processor with known times."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,8 @@ import pytest
 
 from lightning_perf import analyze
 from lightning_perf.cli import main
-from lightning_perf.estimates.followed import ReportedRun, check_pair, find_previous, run_folder
+from lightning_perf.estimates.followed import ADVICE, ReportedRun, check_pair, find_followed, find_previous, run_folder
+from lightning_perf.findings.whole_run import RULE_IDS
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, find_outcomes
 from lightning_perf.run_files.report import write_report
 from lightning_perf.run_files.run_record import RUN_RECORD, RunStarted
@@ -120,3 +119,70 @@ def test_earlier_runs_of_a_log_folder_newest_first(tmp_path: Path, folders: tupl
     (tmp_path / folders[0] / "report.json").write_text("{}", encoding="utf-8")  # damaged: skipped
     found = [previous.name for previous in find_previous(tmp_path / folders[2])]
     assert found == [(tmp_path / folders[1]).as_posix()]
+
+
+RUN: dict[str, Any] = {
+    "train.seed": 1,
+    "train.precision": "32-true",
+    "train.batch_size": 32,
+    "train.optimizer": "AdamW(betas=(0.9, 0.999), foreach=None, fused=None, lr=0.001)",
+    "train.accumulate": 1,
+    "model.class": "Net",
+    "model.compiled": False,
+    "data.num_workers": 0,
+    "data.pin_memory": False,
+    "data.val_num_workers": 0,
+    "device.threads": 1,
+    "flags.tf32_matmul": "ieee",
+    "flags.tf32_cudnn": "tf32",
+    "flags.cudnn_benchmark": False,
+    "code.revision": "a",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        ({"train.precision": "bf16-mixed"}, "cpu-bf16"),
+        ({"train.precision": "16-mixed", "train.seed": 2, "code.revision": "b"}, "half-precision"),
+        ({"flags.tf32_matmul": "tf32"}, "tf32-off"),
+        ({"model.channels_last": True}, "cpu-channels-last"),
+        ({"train.optimizer": "AdamW(betas=(0.9, 0.999), foreach=False, fused=True, lr=0.001)"}, "unfused-optimizer"),
+        ({"device.threads": 2, "env.OMP_NUM_THREADS": "2"}, "cpu-threads"),
+        ({"data.num_workers": 4, "data.persistent_workers": True, "data.val_num_workers": 4}, "input-bound"),
+        ({"data.pin_memory": True}, "pageable-copies"),
+        ({"model.compiled": True}, "launch-bound"),
+        ({"flags.cudnn_benchmark": True}, "cudnn-benchmark"),
+        ({"env.MALLOC_TRIM_THRESHOLD_": "17179869184", "env.MALLOC_MMAP_MAX_": "0"}, "cpu-page-faults"),
+        ({"train.batch_size": 64}, "cpu-overhead"),
+    ],
+)
+def test_a_change_follows_its_advice(changed: dict[str, Any], rule: str) -> None:
+    followed = find_followed(RUN, RUN | changed)
+    assert followed is not None
+    assert rule in followed.advice.rules
+    assert followed.time_factor == (0.5 if "train.batch_size" in changed else 1)
+    assert find_followed(RUN | changed, RUN) is None, "the way back follows no advice"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"train.seed": 2},
+        {"train.precision": "64-true"},
+        {"train.precision": "bf16-mixed", "device.threads": 2},
+        {"train.precision": "bf16-mixed", "train.accumulate": 2},
+        {"train.precision": "bf16-mixed", "host.name": "another"},
+        {"train.optimizer": "AdamW(betas=(0.9, 0.999), foreach=None, fused=True, lr=0.002)"},
+        {"train.optimizer": "SGD(foreach=None, fused=True, lr=0.001)"},
+        {"device.threads": "unknown"},
+    ],
+)
+def test_no_change_or_several_follow_none(changed: dict[str, Any]) -> None:
+    assert find_followed(RUN, RUN | changed) is None
+
+
+def test_every_rule_of_the_table_exists() -> None:
+    known = RULE_IDS
+    assert {rule for advice in ADVICE for rule in advice.rules} <= known

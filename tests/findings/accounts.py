@@ -1,7 +1,5 @@
 """Made accounts of fits, one for each rule, and their reports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

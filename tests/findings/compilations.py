@@ -1,14 +1,16 @@
 """Made compilations of fits, one for each rule, and their reports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from lightning_perf.analysis.compilation.calls import CompiledCalls, CompiledFunction
-from lightning_perf.analysis.compilation.summary import CompileReport, summarize_compilations
+from lightning_perf.analysis.compilation import (
+    CompiledCalls,
+    CompiledFunction,
+    CompileReport,
+    summarize_compilations,
+)
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation, GraphBreak
 from tests.findings import accounts

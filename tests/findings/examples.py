@@ -4,8 +4,6 @@
 in ``LIGHTNING_PERF_CORPUS``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -18,7 +16,7 @@ from pathlib import Path
 import lightning_perf
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.report import findings_blocks
-from tests.analysis.host.test_sync_points import training as stopping
+from tests.analysis.host.test_waits import training as stopping
 from tests.analysis.ranks.test_whole_fit import late_since_400, uneven_lengths
 from tests.findings import accounts, compilations
 from tests.findings.host_recordings import convolving, on_processor

@@ -1,7 +1,5 @@
 """Recordings of trainings on a processor, with known times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lightning_perf.trace.description import PROCESSOR_KEY

@@ -1,7 +1,5 @@
 """Recordings of trainings whose only fault, if any, is the one that a test puts in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +14,6 @@ STEP_US = 10_000
 STEPS = 4
 BF16_GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
 FP32_GEMM = "ampere_sgemm_128x64_nn"
-TF32_GEMM = "ampere_sgemm_tf32_128x64"
 
 A100 = {"computeMajor": 8, "computeMinor": 0, "numSms": 108, "totalGlobalMem": 40 * 2**30}
 V100 = {"computeMajor": 7, "computeMinor": 0, "numSms": 80, "totalGlobalMem": 16 * 2**30}

@@ -1,15 +1,13 @@
 """Every rule about compilations: with its problem, just below its threshold, and in a fit that compiles well."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
-from lightning_perf.analysis.compilation.summary import CompileReport
+from lightning_perf.analysis.compilation import CompileReport
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.registry import find_in_fit
-from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.findings.whole_run import find_in_fit
+from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.run_files.fit.account import account_paths
 from lightning_perf.run_files.fit.compilations import GraphBreak
 from tests.findings import compilations

@@ -1,7 +1,5 @@
 """Settings for debugging: anomaly detection by its checks in the trace, and environment variables by their notes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 import lightning_perf
 from lightning_perf.findings.conditions import debug_settings
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.whole_run import find
 from lightning_perf.machine.environment import setting_facts
 from lightning_perf.trace.description import SETTINGS_KEY
 from lightning_perf.trace.reader import read_trace

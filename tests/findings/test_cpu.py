@@ -1,7 +1,5 @@
 """Trainings on a processor, on recordings with known times."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -378,7 +376,7 @@ def products(
     builder = on_processor(**processor)
     for start in builder.steps(3, 1000):
         for number in range(count):
-            layout = {} if strides is None else {"Input Strides": strides}
+            layout: dict[str, Any] = {} if strides is None else {"Input Strides": strides}
             builder.op(name, start + 1000 / count * number, us, types=["float"] * 2, dims=[[8, 8]] * 2, **layout)
     return builder
 

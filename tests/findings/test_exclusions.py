@@ -1,7 +1,5 @@
 """What excludes torch.compile, CUDA graphs and larger batches, in every rule that proposes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

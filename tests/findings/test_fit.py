@@ -1,7 +1,5 @@
 """Every rule about a whole fit: with its problem, just below its threshold, and on a healthy fit."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +11,11 @@ from msgspec.structs import replace
 
 import lightning_perf
 from lightning_perf import PerfReport
-from lightning_perf.analysis.steps.growth import MemoryGrowth, summarize_growth
-from lightning_perf.findings.finding import Finding
+from lightning_perf.analysis.steps.fit_time import MemoryGrowth, summarize_growth
+from lightning_perf.findings.finding import Finding, fit_rule
 from lightning_perf.findings.fit import leak, memory_growth, worker_memory
-from lightning_perf.findings.registry import find_in_fit
-from lightning_perf.findings.rules import fit_rule
-from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.findings.whole_run import find_in_fit
+from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.run_files.fit.account import GcTotals, account_paths, read_account
 from lightning_perf.run_files.fit.memory_growth import (
     GrowthRecord,

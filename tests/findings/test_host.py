@@ -1,7 +1,5 @@
 """Devices that wait for the host, on recordings with known times."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """Kernels that another setting avoids or speeds up, on recordings with known times."""
 
-from __future__ import annotations
-
 import pytest
 
 from lightning_perf.findings.kernels import (

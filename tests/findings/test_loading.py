@@ -1,7 +1,5 @@
 """Waits for data and copies to the device, on recordings with known times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,11 +1,9 @@
 """Memory, on recordings with known amounts."""
 
-from __future__ import annotations
-
 import pytest
 
 from lightning_perf.findings.memory import activations, allocator, fragmentation, memory_full, optimizer_state
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.whole_run import find
 from lightning_perf.trace.tensors import TENSORS_KEY
 from tests.findings.recordings import (
     A100,

@@ -1,7 +1,5 @@
 """Attention, padding and gradient checkpointing, on recordings with known times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every rule and every mistake in mixed precision has a page with all sections, and `explain` prints it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -11,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf import PerfReport, analyze, cli
+from lightning_perf import PerfReport, cli
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
-from lightning_perf.findings.registry import RULE_IDS
+from lightning_perf.findings.whole_run import RULE_IDS
 from lightning_perf.report.build import build_report
-from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionMistake, PrecisionSetting, RunPrecision
 from tests.conftest import corpus_rows
 from tests.findings.examples import EXAMPLES, PAGES, example_text, with_example
-from tests.findings.recordings import training
 from tests.support.shown import console_text
 
 FINDINGS = PAGES.parent
@@ -169,11 +166,6 @@ def test_all_reports_name_a_mistake() -> None:
     short = console_text(short_blocks(report, None))
     assert "A loss is in FP16 in net.0 (model.py:31)" in short
     assert "Fix: Call .float()." in short
-
-
-def test_markdown_links_the_rule(tmp_path: Path) -> None:
-    report = analyze(training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json"))
-    assert f"[input-bound]({rule_page_url('input-bound')})" in report.to_markdown()
 
 
 def test_a_finding_always_has_the_page_of_its_rule() -> None:

@@ -1,7 +1,5 @@
 """Predictions on the recordings of others, against recordings after the change (``benchmarks/savings/pairs.py``)."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sleeps of 30 ms planted in real fits on a CPU: the first finding names the place. A fit without sleeps has none."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Sequence

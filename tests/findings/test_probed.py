@@ -1,7 +1,5 @@
 """Findings whose savings were probed: the probe decides about range, loss and gain."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Several ranks, on recordings with known times."""
 
-from __future__ import annotations
-
 import inspect
 import re
 
@@ -10,7 +8,7 @@ from msgspec.structs import replace
 
 from lightning_perf.analysis.ranks.distributed import Distributed, LinkUse, RankTimes, distributed, rank_times
 from lightning_perf.findings.ranks import SEND_LESS, data_parallel, exposed_communication, straggler_when_recorded
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.whole_run import find
 from tests.findings.recordings import Rule, analysis, finding_of, reducing, saving_of, training
 from tests.support.trace_builder import TraceBuilder
 

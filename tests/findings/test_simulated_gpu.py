@@ -3,8 +3,6 @@
 What the replay says of times has nothing to do with the rules: it runs the operators that a `Trainer` ran.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import dataclass
@@ -17,17 +15,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
-from lightning_perf.analysis.host.host_pace import step_floor
-from lightning_perf.analysis.model.operator_calls import operator_calls
+from lightning_perf.analysis.host.launches import step_floor
+from lightning_perf.analysis.model.operators import operator_calls
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.findings.registry import find
 from lightning_perf.findings.savings import step_ns
+from lightning_perf.findings.whole_run import find
 from lightning_perf.probe.estimate import estimate_graph
 from lightning_perf.probe.replay.messages import GraphTimes
 from lightning_perf.run_files.probe import Probe
 from recipes.signlang.training.module import SignModule
 from tests.findings.recordings import analysis, saving_of
-from tests.support.simulated_gpu import Change, Gpu, Node, Replay, steps_of
+from tests.support.simulated_gpu import Change, Gpu, Node, Replay, steps_of, undisturbed
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),  # Lightning's own call
@@ -35,7 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`:UserWarning"),
 ]
 
-STEPS = 6
+STEPS, RECORDED = 6, 12
 
 
 class Reading(SignModule):
@@ -49,7 +47,7 @@ class Reading(SignModule):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
-    """Steps all like the median one of a real fit on one thread: what else ran on the machine is not in them."""
+    """Steps all alike, with the times of the quickest ones of a real fit on one thread."""
     folder = tmp_path_factory.mktemp("fit")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -61,7 +59,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
             logger=False,
             enable_checkpointing=False,
             enable_model_summary=False,
-            callbacks=[PerfCallback(skip_first=4, active=STEPS, repeat=1, dirpath=folder / "perf", report="none")],
+            callbacks=[PerfCallback(skip_first=4, active=RECORDED, repeat=1, dirpath=folder / "perf", report="none")],
         )
         pictures = torch.randint(0, 256, (16 * 20, 1, 32, 32), dtype=torch.uint8)
         data = TensorDataset(pictures, torch.randint(0, 10, (16 * 20,)))
@@ -71,8 +69,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
     (trace,) = (folder / "perf").glob("rank0*.json.gz")
     with gzip.open(trace) as file:
         steps = steps_of(json.load(file))
-    assert len(steps) == STEPS
-    usual = sorted(steps, key=lambda step: step.event["dur"])[STEPS // 2]
+    assert len(steps) == RECORDED
+    usual = undisturbed(steps)
     return [Node({**usual.event, "name": f"ProfilerStep#{number}"}, usual.children) for number in range(STEPS)]
 
 

@@ -1,7 +1,5 @@
 """Rules about the step log of a run, on hand-made traces, logs and accounts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,8 @@ from msgspec.structs import replace
 import lightning_perf
 from lightning_perf.analysis.steps.step_times import find_period
 from lightning_perf.findings.finding import Finding, Problem, SavingRange, make_finding
-from lightning_perf.findings.registry import find_in_fit
 from lightning_perf.findings.steps import without_collections
+from lightning_perf.findings.whole_run import find_in_fit
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.fit.account import GcTotals, write_account
 from lightning_perf.run_files.steps import STEPS, StepSample

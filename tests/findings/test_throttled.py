@@ -1,7 +1,5 @@
 """GPUs with low clocks: what is found, and what is not, from hand-made samples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from msgspec.structs import replace
 import lightning_perf
 from lightning_perf.callbacks.run_record.device_health import summarize
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.registry import find_in_fit
+from lightning_perf.findings.whole_run import find_in_fit
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.page import report_parts
 from lightning_perf.report.sections.ranks import over_fit_section

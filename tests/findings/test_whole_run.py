@@ -1,7 +1,5 @@
 """Findings of a few recorded steps, set against the step log of the whole run: hand-made traces and logs."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A history that both modules of tests use."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

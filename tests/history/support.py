@@ -1,13 +1,11 @@
 """Histories for the tests: runs in folders, and the store that they were added to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lightning_perf.history.add import add_runs
+from lightning_perf.history.store import add_runs
 from tests.compare.support import write_run
 
 DAY_S = 86_400.0

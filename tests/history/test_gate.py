@@ -3,10 +3,9 @@ import pytest
 from scipy import stats
 
 from lightning_perf.cli import main
-from lightning_perf.compare.errors import CompareError, InvalidRunsError
+from lightning_perf.compare.verdicts.comparison import UnfairError
 from lightning_perf.compare.verdicts.gates import GateOutcome, parse_gate
-from lightning_perf.compare.verdicts.refusal import UnfairError
-from lightning_perf.errors import ExitCode
+from lightning_perf.errors import CompareError, ExitCode, InvalidRunsError
 from lightning_perf.history import HistoryError, HistoryGate, gate_runs, read_history, set_baseline
 from lightning_perf.history.gate import slowdown_gate
 from lightning_perf.run_files.run_record import Outcome

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare.errors import CompareError
+from lightning_perf.errors import CompareError
 from lightning_perf.history import History, HistoryError, add_runs, read_history, set_baseline
 from lightning_perf.history.store import StoredBaseline, StoredRun, open_store
 from lightning_perf.run_files.run_record import Outcome, Place

@@ -5,8 +5,15 @@ import zipfile
 import msgspec
 import pytest
 
-from lightning_perf.history.add import add_runs
-from lightning_perf.history.store import HISTORY_NAME, VERSION, HistoryError, StoredRun, open_store, read_store
+from lightning_perf.history.store import (
+    HISTORY_NAME,
+    VERSION,
+    HistoryError,
+    StoredRun,
+    add_runs,
+    open_store,
+    read_store,
+)
 from tests.history.support import write_commit
 
 fsspec = pytest.importorskip("fsspec")

@@ -1,13 +1,10 @@
 """Small models, inputs and documents for the tests; importable by a fresh process."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
-from lightning_perf.inference.measurement.accuracy import Accuracy
-from lightning_perf.inference.measurement.measure import Effort, Latency
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.measurement.measure import Accuracy, Effort, Latency
+from lightning_perf.inference.model import Subject
 from lightning_perf.inference.results.tradeoff import Cell, ColdStart, Machine, Reload, Row, Tradeoff
 from lightning_perf.statistics.values import Estimate
 

@@ -1,7 +1,5 @@
 """Backbones: how they are made, timed, shown and written."""
 
-from __future__ import annotations
-
 import io
 import socket
 from collections.abc import Callable
@@ -20,8 +18,8 @@ from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.counting.document import Peaks
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Time, Timed
-from lightning_perf.inference.results.plot import draw_sweep
-from lightning_perf.inference.results.sweep import Sweep
+from lightning_perf.inference.results.page import draw_sweep
+from lightning_perf.inference.results.tradeoff import Sweep
 from tests.support.schemas import load_document
 
 BRIEF = Effort(seconds=0.01, rounds=4, warmup=0, rewarm=0, least_calls=2, most_calls=3)

@@ -5,7 +5,7 @@ import pytest
 from lightning_perf.cli import main
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.results.conclusions import recommend
-from lightning_perf.inference.results.plot import draw_tradeoff, save_plot
+from lightning_perf.inference.results.page import draw_tradeoff, save_plot
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from tests.inference.support import row, tradeoff
 from tests.support.schemas import load_document

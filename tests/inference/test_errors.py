@@ -4,7 +4,7 @@ import pytest
 
 from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import InferenceError, VariantError, variant_errors, worker_errors
-from lightning_perf.inference.variants.worker import describe_error
+from lightning_perf.inference.variants.running import describe_error
 from lightning_perf.workers.process import WorkerExitError, WorkerFailureError, WorkerTimeoutError
 
 

@@ -1,7 +1,5 @@
 """The loss by hand, what of teacher and student a training touches, and how it stays stable or says that it did not."""
 
-from __future__ import annotations
-
 import copy
 import math
 from itertools import pairwise
@@ -16,8 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.training import Distillation, FineTuner, ObservedLosses, distillation_loss
-from lightning_perf.inference.transforms.layers import Prune
-from lightning_perf.inference.transforms.weights import Sparsify
+from lightning_perf.inference.transforms import Prune, Sparsify
 from tests.inference.support import small_network, subject_of
 
 pytestmark = [

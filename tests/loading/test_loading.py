@@ -1,7 +1,5 @@
 """Planted slow stages are named with their size, in a worker process of their own."""
 
-from __future__ import annotations
-
 import io
 import time
 from pathlib import Path

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import lightning_perf
 from lightning_perf import PerfCallback, PerfLoop, analyze
 from lightning_perf.compare.records.record import find_records
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.loop.hooks import FetchHooks
-from lightning_perf.project import install_command
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_record import Outcome
 from tests.callbacks.training import QUIET, phases_by_step, samples, step_marks, trace_files

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -9,8 +7,8 @@ import pytest
 
 from lightning_perf.machine import environment, processor
 from lightning_perf.machine.processor import busy_s, cpu_flags, processor_facts
-from lightning_perf.workers import processors
-from lightning_perf.workers.processors import usable_cores, usable_cpus
+from lightning_perf.workers import limits
+from lightning_perf.workers.limits import usable_cores, usable_cpus
 
 X86 = (
     "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu avx512_bf16 amx_bf16\n\nprocessor\t: 1\nflags\t\t: other\n"
@@ -39,8 +37,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(siblings + "\n")
-    monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
-    monkeypatch.setattr(processors, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(limits, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(limits, "QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     return tmp_path
 
@@ -78,7 +76,7 @@ def test_the_time_of_busy_processors_unknown(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_cores_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(limits, "TOPOLOGY", tmp_path)
     assert usable_cores() is None
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert usable_cores() is None

@@ -1,7 +1,5 @@
 """The official client lists and calls every tool over standard input and output."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -16,7 +14,7 @@ import pytest
 import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.mcp_server import server
-from lightning_perf.mcp_server.paging import LIMIT_BYTES
+from lightning_perf.mcp_server.server import LIMIT_BYTES
 from lightning_perf.mcp_server.tools import TOOLS
 from tests.support.absent_packages import without
 

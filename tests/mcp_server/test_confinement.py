@@ -1,7 +1,5 @@
 """Paths and modules outside the folders of the server are refused, also behind links, and nothing can be changed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

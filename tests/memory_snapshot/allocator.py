@@ -1,7 +1,5 @@
 """A caching allocator that is as simple as possible. It writes the events and the end of a snapshot."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path

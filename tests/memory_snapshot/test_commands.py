@@ -1,7 +1,5 @@
 """``analyze`` and ``diff`` of memory snapshots on the command line."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -11,9 +9,9 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.errors import TraceError
+from lightning_perf.memory_snapshot.build import analyze_snapshot
 from lightning_perf.memory_snapshot.compared import MemoryDiff, compare_snapshots
 from lightning_perf.memory_snapshot.document import MemoryReport, SnapshotError
-from lightning_perf.memory_snapshot.isolated import analyze_snapshot
 from lightning_perf.trace.reader import read_trace
 from tests.memory_snapshot.allocator import MIB, Allocator, forward, train
 from tests.support.schemas import load_document

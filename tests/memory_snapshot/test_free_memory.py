@@ -1,7 +1,5 @@
 """Free memory by pool and segment, and at the moment when an allocation failed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Snapshots of every layout are read. Damaged and hostile files get an error, and run no code."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -11,8 +9,6 @@ import re
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +16,12 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.errors import TraceError
-from lightning_perf.memory_snapshot import isolated
+from lightning_perf.memory_snapshot import build
 from lightning_perf.memory_snapshot.build import build_report
 from lightning_perf.memory_snapshot.document import MemoryReport
 from lightning_perf.memory_snapshot.snapshot import is_snapshot, read_snapshot
 from tests.memory_snapshot.allocator import MIB, Allocator, backward, forward, train, write
+from tests.support.processes import until
 
 
 def trained() -> dict[str, Any]:
@@ -160,7 +157,7 @@ def test_memory_bombs_are_stopped_in_their_process(tmp_path: Path, bomb: bytes) 
     path = tmp_path / "s.pickle"
     path.write_bytes(bomb)
     with pytest.raises(TraceError) as caught:
-        isolated.analyze_snapshot(path)
+        build.analyze_snapshot(path)
     assert any(reason in str(caught.value) for reason in ("of memory", "ends early", "no valid pickle"))
 
 
@@ -171,7 +168,7 @@ TUPLES = b"\x80\x04)\x94" + b"".join(b"0h%ch%c\x86\x94" % (n, n) for n in range(
 def test_a_file_that_takes_forever_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(isolated, "BASE_S", 2)
+    monkeypatch.setattr(build, "BASE_S", 2)
     (tmp_path / "s.pickle").write_bytes(TUPLES)
     assert main(["analyze", str(tmp_path / "s.pickle")]) == 2
     assert "needs more than 2 s of processor time" in capsys.readouterr().err
@@ -182,19 +179,12 @@ def test_a_busy_process_dies_with_its_command(tmp_path: Path) -> None:
     (tmp_path / "s.pickle").write_bytes(TUPLES)
     command = subprocess.Popen([sys.executable, "-m", "lightning_perf", "analyze", str(tmp_path / "s.pickle")])
     children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
-    wait_for(children.read_text)
+    until(children.read_text)
     worker = Path("/proc", children.read_text().strip(), "stat")
-    wait_for(lambda: int(worker.read_text().split()[13]) > 200)  # after 2 s of processor time it hashes
+    until(lambda: int(worker.read_text().split()[13]) > 200)  # after 2 s of processor time it hashes
     command.kill()
     command.wait()
-    wait_for(lambda: not worker.exists() or worker.read_text().split()[2] == "Z")
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: not worker.exists() or worker.read_text().split()[2] == "Z")
 
 
 def test_stacks_cost_the_size_of_the_file(tmp_path: Path) -> None:

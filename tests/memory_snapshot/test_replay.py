@@ -1,7 +1,5 @@
 """The replay of a snapshot's history gives the figures that a simulated allocator remembers."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path
@@ -9,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lightning_perf.memory_snapshot.allocations import find_lifetimes, replay_reserved
 from lightning_perf.memory_snapshot.build import build_report
 from lightning_perf.memory_snapshot.document import Moment
-from lightning_perf.memory_snapshot.lifetimes import find_lifetimes, replay_reserved
 from lightning_perf.memory_snapshot.snapshot import read_snapshot
 from tests.memory_snapshot.allocator import MIB, Allocator, backward, device_of, forward, frames, optimizer, train
 

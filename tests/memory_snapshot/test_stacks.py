@@ -1,13 +1,11 @@
 """The line, module, phase and purpose of an allocation, from its stack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
 
+from lightning_perf.memory_snapshot.allocations import EMPTY_SITE, describe_stack
 from lightning_perf.memory_snapshot.snapshot import Frame
-from lightning_perf.memory_snapshot.stacks import EMPTY_SITE, describe_stack
 from tests.memory_snapshot.allocator import ENGINE, MODULE, TORCH
 
 LIGHTNING = "/venv/lib/python3.11/site-packages/lightning"

@@ -1,7 +1,5 @@
 """The page in a browser for each of its tests, which fails on errors and on requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,12 +1,9 @@
 """Documents for the page: hand-made ones with hostile names in every text, and reports of hand-made traces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.analysis.precision.scales import summarize_loss_scale, tabulate_underflow
-from lightning_perf.analysis.precision.shadow import judge_drift
+from lightning_perf.analysis.precision.scales import judge_drift, summarize_loss_scale, tabulate_underflow
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.numerics.precision import Fp32Arithmetic, PrecisionSetting, RunPrecision

@@ -1,7 +1,5 @@
 """A server of the page, inside the browser: it sends the answers that a test has prepared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit

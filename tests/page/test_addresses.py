@@ -1,7 +1,5 @@
 """Addresses inside TensorBoard, which shows the page in a frame and forgets the frame's address in a reload."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

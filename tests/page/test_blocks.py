@@ -1,15 +1,13 @@
 """Each kind of block on the page, and a name in it that stays text."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lightning_perf.documents import page_json
-from lightning_perf.page.blocks import add_parts
 from lightning_perf.show.blocks import (
     Bar,
     Block,
@@ -43,7 +41,7 @@ def show(tmp_path: Path, open_page: Any) -> Any:
     del document["parts"]
 
     def show_(*blocks: Block, **settings: Any) -> Any:
-        return open_page(add_parts(json.dumps(document).encode(), {"step_times": blocks}), **settings)
+        return open_page(msgspec.json.encode({**document, "parts": {"step_times": blocks}}), **settings)
 
     return show_
 

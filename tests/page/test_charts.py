@@ -1,7 +1,5 @@
 """Charts: totals on hover, a way back from a zoom, marks on cut axes, the legend of sizes, the recommended first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The colors of the page's charts: apart for every reader, and with one meaning each."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

@@ -1,7 +1,5 @@
 """Two runs side by side: in a file, and chosen from those that a server has."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

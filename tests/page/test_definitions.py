@@ -1,7 +1,5 @@
 """The definitions on the page are those of the docs, and every one that is asked for is there."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -12,7 +10,7 @@ from typing import get_args
 import pytest
 
 from lightning_perf.analysis.model.memory_blocks import MemoryCategory
-from lightning_perf.analysis.steps.categories import CATEGORIES
+from lightning_perf.analysis.steps.breakdown import CATEGORIES
 from lightning_perf.documents import page_json
 from tests.page.samples import hand_made_report, trained_precision
 from tests.page.tradeoff_sample import hand_made_tradeoff

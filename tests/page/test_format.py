@@ -1,7 +1,5 @@
 """The page's figures read as those of the console."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of a history: series, changes, trend, and hostile names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

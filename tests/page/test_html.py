@@ -1,7 +1,5 @@
 """The self-contained file: complete, closed to the network, and safe with any text in it."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import importlib.util
@@ -125,7 +123,7 @@ def test_charts_wait_for_the_rest_of_the_file(tmp_path: Path, open_page: Any) ->
     opened.page.evaluate("Object.defineProperty(document, 'readyState', { value: 'loading', configurable: true })")
     opened.show("memory")
     opened.page.locator(".chart").first.scroll_into_view_if_needed()
-    opened.page.wait_for_timeout(200)
+    opened.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 200)))")
     assert opened.page.locator(".chart .missing, .chart svg.main-svg").count() == 0
     opened.page.evaluate("delete document.readyState")
     opened.page.evaluate("document.dispatchEvent(new Event('DOMContentLoaded'))")

@@ -1,7 +1,5 @@
 """The actions of a reader with mouse and keyboard: sort, search, page, export, follow links, open definitions."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -15,7 +13,6 @@ from msgspec.structs import replace
 
 from lightning_perf.analysis.model.modules import ModuleRow, ModuleTree
 from lightning_perf.documents import page_json
-from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.page.html import render_html
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport
@@ -171,22 +168,6 @@ def test_definitions_open_and_close(tmp_path: Path, open_page: Any) -> None:
     assert not panel.is_visible()
 
 
-def test_every_definition_that_a_view_offers_exists(tmp_path: Path, open_page: Any) -> None:
-    opened = open_page(hand_made_report(tmp_path))
-    for view in ("overview", "operators", "kernels", "memory", "launches", "distributed"):
-        opened.show(view)
-        texts = opened.page.evaluate(
-            """[...document.querySelectorAll("main .term, main .hint")].map((button) => {
-                button.click();
-                const panel = document.getElementById("definition");
-                return panel.matches(":popover-open") ? panel.querySelector("p").textContent : "closed";
-            })"""
-        )
-        assert texts
-        assert [text for text in texts if len(text) < 15] == []
-        opened.page.keyboard.press("Escape")
-
-
 def test_the_tree_of_modules_by_keyboard(tmp_path: Path, open_page: Any) -> None:
     report = hand_made_report(tmp_path)
     found = [("Net_0", 0, None), ("Block_0", 1, 0), ("Linear_0", 2, 1), ("Block_1", 1, 0)]
@@ -233,15 +214,3 @@ def test_each_line_of_a_fix_can_be_copied(tmp_path: Path, browser: Any, allowed:
     found = page.evaluate("navigator.clipboard.readText()" if allowed else "globalThis.copied")
     assert found == line.locator("code").inner_text()
     context.close()
-
-
-def test_the_rule_links_to_its_page(tmp_path: Path, open_page: Any) -> None:
-    report = analyze(training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json"))
-    (finding,) = report.findings
-    opened = open_page(report)
-    link = opened.page.locator("article.finding a[target]")
-    assert link.inner_text() == "input-bound"
-    assert link.get_attribute("href") == rule_page_url("input-bound")
-    shown = opened.page.inner_text("article.finding")
-    assert f"Fix: {finding.action}" in " ".join(shown.split())
-    assert "Estimated saving: " in shown

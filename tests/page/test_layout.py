@@ -1,7 +1,5 @@
 """What has to be in sight: on a phone, beside a chart, and on paper."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A document with 50,000 names gives a page of bounded size that opens."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -12,7 +10,6 @@ from msgspec.structs import replace
 
 from lightning_perf.documents import page_json
 from lightning_perf.report.document import PerfReport
-from lightning_perf.report.sections import page as sections
 from tests.page.samples import hand_made_report
 from tests.page.server import ASSETS
 
@@ -48,16 +45,6 @@ def test_a_page_holds_the_most_expensive_rows_and_their_number(report: PerfRepor
             assert rest["text"].startswith(f"… and 45,000 more {name}. lightning-perf analyze PATH --json prints all.")
     assert len(page) < len(whole.to_json(indent=None)) / 4
     assert PerfReport.from_json(page).verdict == report.verdict
-
-
-def test_the_page_says_how_many_rows_it_leaves_out(
-    report: PerfReport, open_page: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sections, "MOST_ROWS", 60)
-    opened = open_page(long(report, 2000))
-    for view in ("kernels", "operators"):
-        opened.show(view)
-        assert f"… and 1,970 more {view}. lightning-perf analyze PATH --json" in opened.page.inner_text("main")
 
 
 def test_extremes_of_many_values(tab: Any) -> None:

@@ -1,7 +1,5 @@
 """The choice of a run: a list that the reader filters, with dates, kinds, step times, verdicts and nested arms."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

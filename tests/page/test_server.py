@@ -1,7 +1,5 @@
 """The page as a server shows it: runs, progress, failures, new data, and Perfetto."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -81,8 +79,10 @@ def test_runs_and_windows_that_come_later_appear(server: Server, report: dict[st
     asked = len(server.asked)
     with server.page.expect_response("**/data/runs"):
         server.page.clock.run_for(30_000)
-    server.page.wait_for_timeout(100)
-    assert [path for path, _ in server.asked[asked:]] == ["data/runs"]  # nothing is new, so nothing is fetched
+    server.answers["data/later"] = [(200, {})]
+    server.page.evaluate("fetch('data/later').then((answer) => answer.json())")
+    # Nothing is new, so nothing is fetched.
+    assert [path for path, _ in server.asked[asked:]] == ["data/runs", "data/later"]
     server.runs(("first", 2.0))
     report["parts"]["verdict"][0]["text"] = "Now with a second window."
     server.page.clock.run_for(30_000)

@@ -1,7 +1,5 @@
 """Memory snapshots on the page: the areas over time, the lines, the segments, and two snapshots side by side."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_perf.documents import page_json
+from lightning_perf.memory_snapshot.allocations import CATEGORIES
 from lightning_perf.memory_snapshot.build import build_report
-from lightning_perf.memory_snapshot.categories import CATEGORIES
 from lightning_perf.memory_snapshot.compared import compare_snapshots
 from lightning_perf.memory_snapshot.document import MemoryReport
 from lightning_perf.memory_snapshot.snapshot import read_snapshot

@@ -1,7 +1,5 @@
 """A study's comparison: its verdict, its runs, and what an unfair one shows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables at every width: pinned names, a choice of columns, shadows at cut edges, rows of one height, details."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

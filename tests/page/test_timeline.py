@@ -1,7 +1,5 @@
 """The timeline in a browser: its colors, its movements, and the addresses of its states."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

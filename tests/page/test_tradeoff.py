@@ -1,7 +1,5 @@
 """A trade-off table: the picture, every variant with its reason, limits in the address, and layers."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -9,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_perf.documents import page_json
-from lightning_perf.inference.measurement.measure import Latency
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from tests.page.samples import HOSTILE, poisoned
 from tests.page.tradeoff_sample import hand_made_tradeoff
@@ -23,20 +20,6 @@ def document() -> Tradeoff:
 def kept(opened: Any) -> list[str]:
     """The variants in the table: those within the limits."""
     return [text.split()[0] for text in opened.texts("#table-variants tbody th")]
-
-
-def test_speed_ups_have_the_digits_of_the_report(document: Tradeoff, open_page: Any) -> None:
-    rows = [replace(row, latencies=tuple(fast(each) for each in row.latencies)) for row in document.rows]
-    opened = open_page(page_json(replace(document, rows=tuple(rows))), kind="inference")
-    written = replace(document, rows=tuple(rows)).to_markdown()
-    assert "17.4× (0.976–183)" in written
-    assert "17.4× (0.976–183)" in opened.texts("#table-variants tbody tr")[0]
-
-
-def fast(latency: Latency) -> Latency:
-    """The same with a speed-up of 17 and an interval of as good as no information."""
-    ends = None if latency.speedup is None else replace(latency.speedup, value=17.357, low=0.9761, high=182.9)
-    return replace(latency, speedup=ends)
 
 
 def test_every_variant_is_there_and_the_picture_is_that_of_the_document(document: Tradeoff, open_page: Any) -> None:

@@ -1,7 +1,5 @@
 """Every view in a real browser, from disk: on real recordings, on hand-made ones, and on hostile ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

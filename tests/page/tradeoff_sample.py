@@ -1,10 +1,7 @@
 """A trade-off table with known figures."""
 
-from __future__ import annotations
-
 from lightning_perf.inference.counting.document import Count, LayerCount, Peaks, bound_latency
-from lightning_perf.inference.measurement.accuracy import Accuracy
-from lightning_perf.inference.measurement.measure import Effort, Latency
+from lightning_perf.inference.measurement.measure import Accuracy, Effort, Latency
 from lightning_perf.inference.results.tradeoff import Cell, ColdStart, Machine, Recommendation, Reload, Row, Tradeoff
 from lightning_perf.statistics.values import Estimate
 

@@ -1,7 +1,5 @@
 """Small trainings, recorded with torch's profiler and read back."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
+from lightning_perf.analysis.model.operators import OperatorCalls, operator_calls
 from lightning_perf.probe.replay.messages import CURRENT, Setting, Task
 from lightning_perf.probe.run import with_arguments
 from lightning_perf.trace.reader import read_trace

@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import pytest
 import torch
 
-from lightning_perf.analysis.model.operator_calls import OperatorCall
+from lightning_perf.analysis.model.operators import OperatorCall
 from lightning_perf.probe.replay.arguments import NotCallableError, TensorInfo, bind
 
 

@@ -1,7 +1,5 @@
 """Calls of a step as one module: its data flow against the real network's, and its estimate by hand."""
 
-from __future__ import annotations
-
 import pickle
 import sysconfig
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
 from lightning_perf.machine.environment import has_cpp_compiler
 from lightning_perf.probe.estimate import COMPILE_ERRORS, estimate_compile
 from lightning_perf.probe.replay.call_graph import CallGraph, build_call_graph, time_compiled

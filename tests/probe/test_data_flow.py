@@ -1,7 +1,5 @@
 """The calls that a probe makes, against the operators that torch really runs in the other setting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

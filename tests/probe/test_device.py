@@ -1,7 +1,5 @@
 """A probe of a training on a device: its flags, its settings, and the device itself. No device is needed."""
 
-from __future__ import annotations
-
 import json
 import os
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 from itertools import product
 from statistics import pstdev
@@ -7,7 +5,7 @@ from statistics import pstdev
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
 from lightning_perf.probe.estimate import (
     NOISE_SDS,
     OPERATOR_ERRORS,

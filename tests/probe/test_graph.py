@@ -1,7 +1,5 @@
 """The replay of a step's calls, with a queue that runs on this processor, and the estimate by hand."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import time
@@ -12,10 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lightning_perf.analysis.host.host_pace import StepFloor
-from lightning_perf.analysis.model.operator_calls import OperatorCall, OperatorCalls
+from lightning_perf.analysis.host.launches import StepFloor
+from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
 from lightning_perf.probe.estimate import estimate_graph
-from lightning_perf.probe.replay.graph import GROUP, LEAST_REPETITIONS, REPETITIONS, Run, time_graph
+from lightning_perf.probe.replay.call_graph import GROUP, LEAST_REPETITIONS, REPETITIONS, Run, time_graph
 from lightning_perf.probe.replay.messages import CURRENT, GraphTimes, Setting
 from lightning_perf.probe.replay.rounds import Rounds
 from tests.probe.recorded import Counted, calls_of, task_of

@@ -1,7 +1,5 @@
 """Which calls and settings get further rounds, with made-up times instead of operators."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.probe.replay import rounds as rounds_module
 from lightning_perf.probe.replay.messages import CURRENT, Setting, Task
 from lightning_perf.probe.replay.rounds import BATCH_ROUNDS, MOST_ROUNDS, Rounds

@@ -1,9 +1,8 @@
 """What the worker process measures, run in this process, and a whole probe in a worker process."""
 
-from __future__ import annotations
-
 import math
 import mmap
+import multiprocessing
 import subprocess
 import sys
 import time
@@ -13,20 +12,29 @@ from random import Random
 import msgspec
 import pytest
 import torch
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.errors import TraceError
 from lightning_perf.machine.page_faults import count_page_faults
 from lightning_perf.probe.plan import plan_probe, without_busy_cores
 from lightning_perf.probe.replay.measure import count_faults
 from lightning_perf.probe.replay.messages import CURRENT, Measured, OptimizerTask, Setting, Times
-from lightning_perf.probe.replay.optimizers import OptimizerTimer, sample_sizes
-from lightning_perf.probe.replay.rounds import BATCH_ROUNDS, CALLING_NS, COVERAGE, select_calls
+from lightning_perf.probe.replay.rounds import (
+    BATCH_ROUNDS,
+    CALLING_NS,
+    COVERAGE,
+    OptimizerTimer,
+    sample_sizes,
+    select_calls,
+)
+from lightning_perf.probe.replay.worker import MOST_BYTES, time_transfer
 from lightning_perf.probe.replay.worker import measure as measure_rounds
 from lightning_perf.probe.run import OthersWatch, ProbeWorker, build_probe, probe_trace
+from lightning_perf.trace.description import BATCH_KEY, Batch
+from tests.findings.host_recordings import convolving, on_processor
 from tests.probe.recorded import NETWORKS, calls_of, recorded_training, task_of
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 SETTINGS = (
     Setting(CURRENT),
@@ -264,3 +272,30 @@ def test_a_recording_of_a_device_needs_one() -> None:
     plan = plan_probe(trace, 1.0, has_cuda=True)
     assert plan is not None
     assert [setting.name for setting in plan.task.settings] == [CURRENT, "bf16", "fp16", "tf32"]
+
+
+SENT = Batch(tensors=3, tensor_bytes=300_000, objects=5, object_bytes=10)
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="it needs fork")
+def test_times_of_sent_batches() -> None:
+    times = time_transfer(SENT, 5.0)
+    assert times is not None
+    assert len(times.sent_ns) > 1
+    assert len(times.received_ns) > 1
+    assert min(times.received_ns) > 0
+
+
+def test_a_batch_of_gigabytes_is_not_sent() -> None:
+    assert time_transfer(Batch(1, MOST_BYTES + 1, 0, 0), 5.0) is None
+
+
+@pytest.mark.parametrize(("fetch_us", "sent"), [(400, False), (600, True)])
+def test_a_batch_is_sent_if_the_training_waits_for_batches(fetch_us: float, sent: bool) -> None:
+    builder = convolving(on_processor())
+    builder.top_level[BATCH_KEY] = asdict(SENT)
+    for step in range(3):
+        builder.annotation(FETCH, step * 10_000 + 100, fetch_us)
+    plan = plan_probe(builder.build(), 5.0, has_cuda=False)
+    assert plan is not None
+    assert plan.task.batch == (SENT if sent else None)

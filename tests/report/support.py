@@ -1,7 +1,5 @@
 """A report that several tests print."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The report as blocks: its figures, their order, and what is folded away. Formats are tested in tests/show."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path
@@ -14,7 +12,7 @@ from lightning_perf.analysis.precision.forecast import forecast
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
-from lightning_perf.report.sections.short import short_blocks
+from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.show.blocks import Details, Heading, Line
 from tests.analysis.precision.test_forecast import sample
 from tests.report.support import input_bound_report

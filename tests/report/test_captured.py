@@ -1,7 +1,5 @@
 """Captures against the scheduled window, on hand-made runs with known differences."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

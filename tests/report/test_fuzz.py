@@ -1,7 +1,5 @@
 """Damaged recordings end in a report or a `TraceError`: seeded mutations of a sound one."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """The memory of a fit on the console, in Markdown, in a comparison and on the page."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reports of recordings that lack something: what was not recorded is unknown, never zero and nobody's fault."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,12 +1,19 @@
-from __future__ import annotations
+"""The precision of a fit in the report, and its compilations: unreadable files, and of several ranks."""
+
+from pathlib import Path
 
 from msgspec.structs import replace
 
-from lightning_perf.analysis.precision.scales import summarize_loss_scale, tabulate_underflow
-from lightning_perf.analysis.precision.shadow import judge_drift, summarize_shadow
+import lightning_perf
+from lightning_perf.analysis.precision.scales import (
+    judge_drift,
+    summarize_loss_scale,
+    summarize_shadow,
+    tabulate_underflow,
+)
 from lightning_perf.report.build import build_report
-from lightning_perf.report.sections.fp32_comparison import fp32_section
-from lightning_perf.report.sections.precision import precision_section
+from lightning_perf.report.sections.precision import fp32_section, precision_section
+from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     Fp32Arithmetic,
@@ -22,6 +29,8 @@ from lightning_perf.run_files.numerics.samples import (
     ShadowSample,
 )
 from lightning_perf.show.blocks import Heading
+from tests.findings import accounts, compilations
+from tests.findings.compilations import SHAPES
 from tests.page.samples import FIRST_OVERFLOW, trained_precision
 from tests.support.shown import console_text, table_of
 
@@ -106,3 +115,18 @@ def test_a_diagnosis_comes_before_the_figures_with_all_that_replays_showed():
     before = "".join(before.partition("### Diagnosis")[1:])
     assert [before.count(each) for each in said] == [1] * len(said)
     assert [figures.count(each) for each in said] == [0] * len(said)
+
+
+def test_a_damaged_file_is_left_out_with_a_note(tmp_path: Path) -> None:
+    compilations.recompiling(tmp_path)
+    COMPILATIONS.path(tmp_path, 0).write_text('{"compile_id":7}\n{}\n', encoding="utf-8")
+    report = lightning_perf.analyze(tmp_path)
+    assert report.compilation is None
+    assert any(note.startswith("The compilations are left out: ") for note in report.notes)
+
+
+def test_the_first_rank_that_compiled_is_shown(tmp_path: Path) -> None:
+    COMPILATIONS.append(COMPILATIONS.path(tmp_path, 1), *SHAPES)
+    report = accounts.report_of(accounts.account(), tmp_path)
+    assert report.compilation is not None
+    assert report.compilation.rank == 1

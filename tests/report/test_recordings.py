@@ -1,7 +1,5 @@
 """Several recordings at once: the same as one after another, whatever becomes of the processes."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections import Counter
@@ -13,7 +11,7 @@ from lightning_perf.report import recordings
 from lightning_perf.report import workers as worker_pool
 from lightning_perf.report.recording import Recording, analyze_recording
 from lightning_perf.report.recordings import analyze_recordings
-from lightning_perf.workers import memory_limit, processors
+from lightning_perf.workers import limits
 from lightning_perf.workers.process import WorkerProcess
 from tests.support.trace_builder import TraceBuilder
 from tests.support.watched_workers import Watched, watch
@@ -46,7 +44,7 @@ def same(one: list[Recording], other: list[Recording]) -> bool:
 def workers(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
     """Two worker processes whatever the machine and the files."""
     monkeypatch.setattr(recordings, "LARGE_BYTES", 1)
-    monkeypatch.setattr(processors, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(limits, "usable_cpus", lambda: 2)
     return watch(monkeypatch, worker_pool)
 
 
@@ -100,13 +98,13 @@ def test_jobs_and_short_memory_lower_the_number_of_processes(
 ) -> None:
     alone = [analyze_recording(group) for group in groups]
     assert same(analyze_recordings(groups, jobs=1), alone)
-    monkeypatch.setattr(memory_limit, "free_bytes", lambda: int(1.5 * recordings.WORKER_BYTES / recordings.FREE_SHARE))
+    monkeypatch.setattr(limits, "free_bytes", lambda: int(1.5 * recordings.WORKER_BYTES / recordings.FREE_SHARE))
     assert same(analyze_recordings(groups, jobs=3), alone)
     assert workers.started == []
-    monkeypatch.setattr(memory_limit, "free_bytes", lambda: int(2.5 * recordings.WORKER_BYTES / recordings.FREE_SHARE))
+    monkeypatch.setattr(limits, "free_bytes", lambda: int(2.5 * recordings.WORKER_BYTES / recordings.FREE_SHARE))
     assert same(analyze_recordings(groups, jobs=3), alone)
     assert len(workers.started) == 2
-    monkeypatch.setattr(memory_limit, "free_bytes", lambda: 0)  # unknown
+    monkeypatch.setattr(limits, "free_bytes", lambda: 0)  # unknown
     assert same(analyze_recordings(groups, jobs=3), alone)
     assert len(workers.started) == 5
 

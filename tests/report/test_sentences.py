@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 
 from msgspec.structs import replace
@@ -9,7 +7,7 @@ from lightning_perf.analysis.ranks.distributed import Awaited, Distributed, Rank
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.sentences import trust_line, who_waits
 from lightning_perf.run_files.captures import RecordedWindow
-from lightning_perf.statistics.ranks import Ratio
+from lightning_perf.statistics.exact import Ratio
 from tests.findings.recordings import training
 
 SOUND = Trust(5, 0, 0, 900, 0, 0, 0)

@@ -1,7 +1,5 @@
 """Recorded steps that are slow, on hand-made recordings with known step times."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,13 +1,10 @@
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
 from lightning_perf.analysis.steps.fit_time import FitGroup
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.findings.finding import Finding, Problem, SavingRange, Severity, make_finding
-from lightning_perf.findings.registry import find
-from lightning_perf.findings.whole_run import HeldBack
+from lightning_perf.findings.whole_run import HeldBack, find
 from lightning_perf.report.verdict import judge, rests_on_first, saving_text
 from lightning_perf.run_files.steps import StepSample
 from tests.findings.accounts import fit_time

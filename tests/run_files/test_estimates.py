@@ -1,7 +1,5 @@
 """The store of measured estimates: append-only, tolerant of damage, without repeats."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,15 +1,12 @@
 """The format of each file, byte for byte."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_perf.analysis.precision.scales import summarize_loss_scale, tabulate_underflow
-from lightning_perf.analysis.precision.shadow import judge_drift
+from lightning_perf.analysis.precision.scales import judge_drift, summarize_loss_scale, tabulate_underflow
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord, CaptureTrigger, RecordedWindow, Slowdown

@@ -1,7 +1,5 @@
 """Files of JSON lines, whole and torn."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report of a run as a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

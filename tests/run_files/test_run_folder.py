@@ -1,7 +1,5 @@
 """The folder of a run and the markers in it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """`RunRecorder` and the lines it writes, without a Trainer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -9,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import find_records, read_record
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.run_record import (
     FOLDER_VARIABLE,
     PLACE_VARIABLE,
@@ -122,8 +120,8 @@ def test_no_place_or_one_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, te
 
 
 def test_facts_hold_no_addresses(tmp_path):
-    recorder = RunRecorder(tmp_path, {"data.pin_memory": f"{[].append}, {print}"}, {})
+    recorder = RunRecorder(tmp_path, {"data.pin_memory": f"{[].append}, {len}"}, {})
     recorder.add_facts({"data.sampler": str(object())})
     started, added = RUN_RECORD.read(tmp_path / RECORD_NAME)
-    assert started.facts == {"data.pin_memory": "<built-in method append of list object>, <built-in function print>"}
+    assert started.facts == {"data.pin_memory": "<built-in method append of list object>, <built-in function len>"}
     assert added.facts == {"data.sampler": "<object object>"}

@@ -1,11 +1,12 @@
 """Each kind of block on a terminal, in a pipe, and on a narrow page."""
 
-from __future__ import annotations
-
 import io
 import re
+from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightning_perf.show.blocks import (
     Block,
@@ -24,6 +25,7 @@ from lightning_perf.show.blocks import (
     table,
 )
 from lightning_perf.show.console import print_blocks
+from lightning_perf.show.markup import to_markdown
 from lightning_perf.show.terminal_text import UNBREAKABLE
 from tests.support.shown import console_text
 
@@ -183,3 +185,107 @@ def test_hostile_names_are_inert_on_a_terminal() -> None:
     assert text.count(INERT) == 14
     for char in ("\x07", "\r", "\u202e", "\u2066", "\x1b]8"):
         assert char not in text
+
+
+CELLS = st.lists(st.sampled_from(["ab", "−53.1 %", "+0.25 pt", "to", "throughput", "0.0312"]), max_size=5).map(" ".join)
+
+
+@given(st.lists(st.lists(CELLS, min_size=5, max_size=5), min_size=1, max_size=4), st.integers(30, 120))
+def test_a_table_that_fits_no_line_is_parted_and_loses_nothing(rows: list[list[str]], width: int) -> None:
+    named = [(f"row{number}", *cells) for number, cells in enumerate(rows)]
+    shown = table(("", "before", "after", "change", "interval", "verdict"), named, "Differences")
+    lines = console_text([shown], width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    words = Counter(word for line in lines for word in line.split() if not word.startswith(("row", "─")))
+    cells = Counter(word for row in rows for cell in row for word in cell.split())
+    assert words == cells + Counter(("Differences", "before", "after", "change", "interval", "verdict"))
+    assert not any(re.search(r"(?<!\d) (%|pt)(?= |$)", line) for line in lines)
+    assert len({line.split()[0] for line in lines if line.split() and line.split()[0].startswith("row")}) == len(rows)
+
+
+MARKUP = "<script>|evil| \x1b[31m\u202e [y](http://example.com) `code` *bold* &lt; $x$"
+
+
+def test_each_kind_of_block() -> None:
+    blocks: list[Block] = [
+        Context((Heading("Title", level=1),)),
+        Line("Outcome.", "strong"),
+        note("Read_first."),
+        Line(),
+        *listing(["one", Line(("Fix: ", Span("two", "good")))], indent=3),
+        Heading("Section"),
+        Chart("t", "ms", (1.0, 2.0), (1.0, 1.0), (), ("a", "b")),
+        Details(
+            "Figures",
+            (
+                table(
+                    ("name", "wait\nat most", "source"),
+                    [("  a  b", Cell("1", detail=" [2]"), "x")],
+                    kinds="name duration text",
+                ),
+                table(("", "low"), [("gate", "–")], "Gates"),
+                table(("empty", "low"), [], "Left out"),
+            ),
+        ),
+        Details("Left out", ()),
+        Code(("a = '```'",)),
+    ]
+    assert to_markdown(blocks).split("\n\n") == [
+        "# Title",
+        "**Outcome.**",
+        "**Note** Read\\_first.",
+        "- one\n- Fix: two",
+        "### Section",
+        "<details><summary>Figures</summary>",
+        "| name | wait at most | source |\n|---|---:|---|\n| a b | 1 \\[2\\] | x |",
+        "### Gates",
+        "|  | low |\n|---|---:|\n| gate | – |",
+        "</details>",
+        "```py\na = '''''\n```\n",
+    ]
+
+
+def test_a_link_is_a_link() -> None:
+    line = Line(("Slow  [", Span("sync_points", link="https://example.com/a"), "\u00a0·\u00a0high]"), label="1.", gap=1)
+    assert to_markdown([line]) == "**1.** Slow  \\[[sync\\_points](https://example.com/a) · high\\]\n"
+
+
+def test_hostile_names_do_nothing() -> None:
+    blocks: list[Block] = [
+        Heading(MARKUP),
+        Line(MARKUP, label=MARKUP),
+        *listing([MARKUP]),
+        table((MARKUP, "b"), [(MARKUP, MARKUP)], MARKUP),
+        Details(MARKUP, (Line(MARKUP),)),
+    ]
+    markdown = to_markdown(blocks)
+    assert "\x1b" not in markdown
+    assert "\u202e" not in markdown
+    assert not re.search(r"(?<!\\)(<script|\[y|`code|\*bold|&lt|\$x)", markdown)
+    (row,) = (line for line in markdown.splitlines() if line.startswith("| \\<script") and "b |" not in line)
+    assert len(re.findall(r"(?<!\\)\|", row)) == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "@octocat",
+        "x@octocat",
+        "@me/team",
+        "#12",
+        "me/mine#12",
+        "GH-12",
+        "https://evil.test/a",
+        "FTP://x",
+        "WWW.evil.test",
+    ],
+)
+def test_a_name_mentions_nobody_and_links_nowhere(name: str) -> None:
+    (*_, row) = to_markdown([table(("name",), [(name,)])]).splitlines()
+    # As GitHub finds them (github.github.com/gfm, "Autolinks (extension)"; docs.github.com, "Autolinked references").
+    assert not re.search(r"@\w|#\d|GH-\d|[a-z]://|www\.", row.replace("\\", ""), re.IGNORECASE)
+    assert row.replace("\u200b", "").replace("\\", "") == f"| {name} |"
+
+
+def test_names_of_kernels_stay_as_they_are() -> None:
+    assert "\u200b" not in to_markdown([table(("name",), [("f<4, {lambda()#1}>",), ("a @ b",), ("x # y",)])])

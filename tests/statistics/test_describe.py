@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.statistics.describe import describe
+from lightning_perf.statistics.values import describe
 
 
 def test_against_the_standard_library_and_scipy():

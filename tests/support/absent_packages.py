@@ -1,7 +1,5 @@
 """Programs that run as if some packages were not installed."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 REFUSE = """

@@ -1,12 +1,8 @@
 """What must hold for every trace that the reader returns, whatever the file was."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lightning_perf.trace.trace import Trace
-
-_LIMIT_NS = 2**63 - 1
 
 
 def assert_consistent(trace: Trace) -> None:

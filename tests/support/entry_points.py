@@ -1,7 +1,5 @@
 """The entry points of pyproject.toml, for processes whose environment may have an older installation."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether this package is installed, and not only on the path: commands and entry points exist only then."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 import pytest

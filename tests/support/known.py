@@ -1,7 +1,5 @@
 """Values that a test knows to be there."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 _Value = TypeVar("_Value")

@@ -6,8 +6,6 @@ are those of the sources of each release (``profilers/pytorch.py``, ``loops/trai
 ``trainer/call.py``).
 """
 
-from __future__ import annotations
-
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 STEP, STEPS = 10_000, 4

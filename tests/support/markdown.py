@@ -1,7 +1,5 @@
 """What the tests read out of the project's Markdown: fenced blocks, commands, headings, links."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Seeded damage to the text of a real trace."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 It shares no code with the real one: neither the reader, nor the links, nor the windows, nor the tables of names.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

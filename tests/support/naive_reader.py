@@ -3,8 +3,6 @@
 It shares no code with the real one but the column types, and is what that one is compared with on real traces.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

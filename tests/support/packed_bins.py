@@ -1,7 +1,5 @@
 """Reads the bins of a lane as the page's JavaScript does."""
 
-from __future__ import annotations
-
 import base64
 
 

@@ -1,7 +1,5 @@
 """Run processes in a test, and see whether they have ended."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy
@@ -11,7 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import reduction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
@@ -80,6 +82,92 @@ def fork_ranks(
         pytest.fail(f"{len(late)} of {ranks} processes did not end\n{output}\n{errors}")
     code = next((process.exitcode for process in started if process.exitcode), 0)
     return subprocess.CompletedProcess([script, *arguments], code, output, errors)
+
+
+class Forked:
+    """Stands in for `subprocess.Popen` where this interpreter runs a module: forked, without the seconds of imports."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str | None = None,
+        stdout: IO[bytes],
+        pass_fds: Sequence[int] = (),
+        **_: Any,
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        module = command.index("-m")
+        self.returncode: int | None = None
+        self._process = context.Process(
+            target=_run_module,
+            args=(
+                list(command[module + 1 :]),
+                cwd or str(Path.cwd()),
+                dict(env),
+                _Kept(stdout.fileno()),
+                _Kept(*pass_fds),
+            ),
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        self.returncode = self._process.exitcode
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+        assert self.returncode is not None
+        return self.returncode
+
+
+def fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let worker processes be forked, where it is not their start that is tested."""
+    own = SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
+    monkeypatch.setattr("lightning_perf.workers.process.subprocess", own)
+
+
+class _Kept:
+    """Descriptors that a forked process gets under new numbers."""
+
+    def __init__(self, *descriptors: int) -> None:
+        self.numbers = descriptors
+
+    def __reduce__(self) -> Any:
+        return _received, tuple((number, reduction.DupFd(number)) for number in self.numbers)
+
+
+def _received(*descriptors: tuple[int, Any]) -> dict[int, int]:
+    return {number: copy.detach() for number, copy in descriptors}
+
+
+def _run_module(
+    command: list[str], folder: str, variables: dict[str, str], output: dict[int, int], passed: dict[int, int]
+) -> None:
+    os.setsid()
+    os.chdir(folder)
+    for number in (1, 2):
+        os.dup2(next(iter(output.values())), number)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.path[:0] = variables.get("PYTHONPATH", "").split(os.pathsep)
+    renamed = {str(number): str(new) for number, new in passed.items()}
+    sys.argv = [renamed.get(word, word) for word in command]
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

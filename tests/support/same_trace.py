@@ -1,7 +1,5 @@
 """Whether two traces are equal in every column, name and note."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,14 +1,12 @@
 """Checks the JSON of a command against the schema that its option `--schema` prints."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from lightning_perf.schema import make_schema
+from lightning_perf.documents import make_schema
 
 __all__ = ["load_document"]
 

@@ -1,7 +1,5 @@
 """What blocks show, as text and as tables."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Iterator
 

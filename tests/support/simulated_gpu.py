@@ -9,7 +9,8 @@ change to the training is a change to its operators.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +51,19 @@ class Node:
     @property
     def own_us(self) -> float:
         """Its time outside the events inside it."""
-        return float(self.event["dur"]) - sum(float(child.event["dur"]) for child in self.children)
+        return sum(self.stretches_us)
+
+    @property
+    def end_us(self) -> float:
+        """When it ends."""
+        return float(self.event["ts"]) + float(self.event["dur"])
+
+    @property
+    def stretches_us(self) -> list[float]:
+        """Its time before, between and after the events inside it."""
+        begins = [*(float(child.event["ts"]) for child in self.children), self.end_us]
+        ends = [float(self.event["ts"]), *(child.end_us for child in self.children)]
+        return [max(0.0, begin - end) for begin, end in zip(begins, ends, strict=True)]
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it."""
@@ -89,12 +102,31 @@ def steps_of(document: dict[str, Any]) -> list[Node]:
     roots: list[Node] = []
     stack: list[Node] = []
     for event in mine:
-        while stack and event["ts"] >= stack[-1].event["ts"] + stack[-1].event["dur"]:
+        while stack and event["ts"] >= stack[-1].end_us:
             stack.pop()
         node = Node(event)
         (stack[-1].children if stack else roots).append(node)
         stack.append(node)
     return [root for root in roots if root.event["name"].startswith("ProfilerStep#")]
+
+
+def undisturbed(steps: list[Node]) -> Node:
+    """A step with the shortest of all steps' times between two events: what else ran on the machine is not in it.
+
+    Steps with other events than most of them are left out.
+    """
+    shapes = [tuple((node.event["name"], len(node.children)) for node in step.walk())[1:] for step in steps]
+    (usual, _), *_ = Counter(shapes).most_common(1)
+    return _shortest([step for step, shape in zip(steps, shapes, strict=True) if shape == usual], 0.0)
+
+
+def _shortest(nodes: Sequence[Node], begin_us: float) -> Node:
+    before_us, *after_us = (min(times) for times in zip(*(node.stretches_us for node in nodes), strict=True))
+    end_us, children = begin_us + before_us, []
+    for same, pause_us in zip(zip(*(node.children for node in nodes), strict=True), after_us, strict=True):
+        children.append(_shortest(same, end_us))
+        end_us = children[-1].end_us + pause_us
+    return Node({**nodes[0].event, "ts": begin_us, "dur": end_us - begin_us}, children)
 
 
 class Replay:
@@ -140,9 +172,9 @@ class Replay:
             if not is_operator and not in_graph:
                 self._python(float(child.event["ts"]) - at)
             self._node(child, thread, phase)
-            at = float(child.event["ts"]) + float(child.event["dur"])
+            at = child.end_us
         if not is_operator and not in_graph:
-            self._python(float(event["ts"]) + float(event["dur"]) - at)
+            self._python(node.end_us - at)
         if name in _READS:
             self._read(thread)
         elif computes:

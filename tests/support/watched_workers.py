@@ -1,7 +1,5 @@
 """Worker processes that a test watches, and may kill."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any, ClassVar

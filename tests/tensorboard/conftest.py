@@ -1,7 +1,5 @@
 """Fixtures of the plugin's tests."""
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 from collections.abc import Iterator
@@ -10,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.run_files.user_cache import CACHE_VARIABLE
-from lightning_perf.tensorboard.responses import page_assets, perfetto_assets
+from lightning_perf.tensorboard.routes import page_assets, perfetto_assets
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a part of TensorBoard warns of itself where it is imported first

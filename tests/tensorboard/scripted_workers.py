@@ -1,7 +1,5 @@
 """Worker processes that run a piece of Python in place of each job."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
@@ -11,9 +9,9 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from lightning_perf.tensorboard.jobs import DiffQuery, Done, Failed, Task, Working
+from lightning_perf.tensorboard.queue import DiffQuery, Done, Failed, Task, Working
 from lightning_perf.workers.channel import Channel
-from lightning_perf.workers.memory_limit import limit_memory
+from lightning_perf.workers.limits import limit_memory
 
 
 def main(channel: Channel) -> None:
@@ -29,10 +27,10 @@ def hungry(channel: Channel) -> None:
     """Be a real worker whose work takes 1 GiB of the 300 MiB that it may have."""
     import numpy
 
-    from lightning_perf.tensorboard import worker
+    from lightning_perf.tensorboard import documents
 
     limit = functools.partial(limit_memory, share=0.0, least_bytes=300 << 20)
     with mock.patch.multiple(
-        worker, limit_memory=limit, work=lambda task, say: Failed(str(numpy.ones(1 << 30, dtype="u1").sum()))
+        documents, limit_memory=limit, work=lambda task, say: Failed(str(numpy.ones(1 << 30, dtype="u1").sum()))
     ):
-        worker.main(channel)
+        documents.main(channel)

@@ -1,10 +1,6 @@
 """Log directories for the tests, and a client that asks the plugin through TensorBoard's own application."""
 
-from __future__ import annotations
-
 import json
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,12 +14,11 @@ from werkzeug.test import Client, TestResponse
 from lightning_perf.compare.study.definition import Study, StudyArm
 from lightning_perf.run_files.run_record import Place
 from lightning_perf.tensorboard.discovery import Run, Scanner, Sniffer, discover, read_roots
-from lightning_perf.tensorboard.jobs import Answer, Job, Task
+from lightning_perf.tensorboard.documents import work
 from lightning_perf.tensorboard.plugin import PerfPlugin
-from lightning_perf.tensorboard.queue import Queue
+from lightning_perf.tensorboard.queue import Answer, Job, Queue, Task
 from lightning_perf.tensorboard.routes import Routes
 from lightning_perf.tensorboard.storage import StoredFile
-from lightning_perf.tensorboard.worker import work
 from tests.compare.support import write_run
 from tests.support.trace_builder import TraceBuilder
 
@@ -99,14 +94,6 @@ def asker(
 def run_of(logdir: Path, name: str = "fit") -> Run:
     """A run as the scanner finds it."""
     return discover(read_roots(str(logdir), None), Sniffer()).runs[name]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.01)
 
 
 def write_trace(path: Path, *, kernel_us: int = 40, kernels: int = 1) -> Path:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -15,7 +13,8 @@ from lightning_perf.tensorboard.cache import BESIDE, find, key_of, places_of, wr
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.queue import Queue
 from lightning_perf.tensorboard.storage import Storage
-from tests.tensorboard.support import Asker, InlineQueue, asker, run_of, stored, until, write_study, write_trace
+from tests.support.processes import until
+from tests.tensorboard.support import Asker, InlineQueue, asker, run_of, stored, write_study, write_trace
 
 NOW_S = 1000.0
 

@@ -1,7 +1,5 @@
 """Jobs in worker processes: each once, with progress, and without harm if a worker dies or its reader leaves."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,11 +8,10 @@ import msgspec
 import pytest
 
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Answer, DiffQuery, Done, Failed, Job, Task, Working
-from lightning_perf.tensorboard.queue import SMALL_BYTES, Queue
+from lightning_perf.tensorboard.queue import SMALL_BYTES, Answer, DiffQuery, Done, Failed, Job, Queue, Task, Working
 from lightning_perf.tensorboard.storage import Storage
-from tests.support.processes import dies
-from tests.tensorboard.support import stored, until
+from tests.support.processes import dies, until
+from tests.tensorboard.support import stored
 
 
 def task(key: str = "k", folder: str | None = None, size_bytes: int = 1) -> Task:

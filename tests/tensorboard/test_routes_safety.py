@@ -1,7 +1,5 @@
 """What no request can get, and what no name can do."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 from pathlib import Path
@@ -11,8 +9,8 @@ import pytest
 from werkzeug.test import Client
 from werkzeug.wrappers import Response
 
-from lightning_perf.tensorboard.jobs import Failed
-from lightning_perf.tensorboard.responses import own_names
+from lightning_perf.tensorboard.queue import Failed
+from lightning_perf.tensorboard.routes import own_names
 from tests.tensorboard.support import PREFIX, StubQueue, asker, write_trace
 
 HOSTILE = '<img src=x onerror="alert(1)">'

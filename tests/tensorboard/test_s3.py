@@ -1,7 +1,5 @@
 """The plugin on a log directory in S3, served by a local stand-in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real TensorBoard with the plugin: asked by GET, and looked at by a browser."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

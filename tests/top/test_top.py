@@ -1,7 +1,5 @@
 """``lightning-perf top``: figures against a second calculation, a file that grows, a terminal and its keys."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

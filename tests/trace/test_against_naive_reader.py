@@ -1,14 +1,12 @@
 """The reader against a second, naive one: every column of every real trace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lightning_perf.trace.concatenate import CODED_COLUMNS
+from lightning_perf.trace.columns import CODED_COLUMNS
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from tests.conftest import corpus_rows

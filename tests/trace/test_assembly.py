@@ -1,7 +1,5 @@
 """Events sorted into tables, and their values turned into columns."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import numpy as np

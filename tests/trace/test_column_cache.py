@@ -1,8 +1,6 @@
 """The cache of columns: the same trace as decoded, never an outdated or damaged one, and no fault of it is a fault of
 the reading."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil
@@ -19,7 +17,7 @@ from lightning_perf.errors import TraceError
 from lightning_perf.report.build import analyze
 from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
 from lightning_perf.trace import column_cache, reader
-from lightning_perf.trace.columns import release_columns
+from lightning_perf.trace.on_disk import release_columns
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from tests.support.same_trace import assert_same_trace

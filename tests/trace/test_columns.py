@@ -1,7 +1,5 @@
 """Columns against a list of the same numbers, whether or not one number stands for all rows."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that are damaged, odd, or no traces at all: read as far as they go and flagged, or refused with a reason."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

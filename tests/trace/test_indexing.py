@@ -1,6 +1,6 @@
-from __future__ import annotations
-
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -8,9 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_perf.trace import indexing as module
-from lightning_perf.trace.indexing import distinct, distinct_rows, used_codes
+from lightning_perf.trace.columns import Spans
+from lightning_perf.trace.indexing import (
+    distinct,
+    distinct_rows,
+    innermost_marked,
+    parent_rows,
+    time_order,
+    used_codes,
+)
 
 INTEGERS = st.lists(st.integers(-(2**62), 2**62) | st.integers(-3, 9), max_size=30)
+
+
+@pytest.fixture(autouse=True, params=[2, module.BLOCK_ROWS])
+def rows_at_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    with mock.patch.object(module, "BLOCK_ROWS", request.param):
+        yield
 
 
 @given(INTEGERS)
@@ -43,3 +57,35 @@ def test_rows_as_numpy_finds_them(rows: list[tuple[int, int, int]]) -> None:
 @given(st.lists(st.integers(0, 50)))
 def test_used_codes(codes: list[int]) -> None:
     assert used_codes(np.array(codes, dtype=np.int32)) == sorted(set(codes))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))
+def test_rows_by_start_and_then_the_longer_first(times: list[tuple[int, int]]) -> None:
+    start, end = np.array(times, dtype=np.int64).reshape(-1, 2).T
+    order = time_order(start, end)
+    expected = sorted(range(len(times)), key=lambda row: (times[row][0], -times[row][1]))
+    assert (list(range(len(times))) if order is None else order.tolist()) == expected
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 2), st.booleans()), max_size=20)
+
+
+@given(SPANS)
+def test_the_innermost_interval_around_each(drawn: list[tuple[int, int, int, bool]]) -> None:
+    rows = sorted((start, -(start + length), thread, marked) for start, length, thread, marked in drawn)
+    start, end, thread = (np.array([row[at] for row in rows], dtype=np.int64) for at in range(3))
+    spans = Spans(start, -end, thread.astype(np.int32), thread.astype(np.int32))
+    parents = parent_rows(spans)
+    above = [
+        [at for at in range(row) if thread[at] == thread[row] and spans.end_ns[at] >= spans.end_ns[row]]
+        for row in range(len(rows))
+    ]
+    assert parents.tolist() == [max(around, default=-1) for around in above]
+    marked = np.array([row[3] for row in rows], dtype=np.bool_)
+    expected = []
+    for at in range(len(rows)):
+        while at != -1 and not marked[at]:
+            at = int(parents[at])
+        expected.append(at)
+    assert innermost_marked(parents, np.arange(len(rows)), marked).tolist() == expected
+    assert innermost_marked(parents, np.full(3, -1), marked).tolist() == [-1] * 3

@@ -1,7 +1,5 @@
 """A quick slice of the fuzzing that ``benchmarks/reading/fuzz.py`` does at length."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cutting a file into pieces of whole events, wherever the pieces' ends fall."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

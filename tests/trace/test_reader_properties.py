@@ -1,7 +1,5 @@
 """What must not matter: the order of events in the file, the clock's origin, and how a recording is split."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from pathlib import Path

@@ -44,6 +44,8 @@ class Planted:
     predictions: tuple = ()
     probed: dict = field(default_factory=dict)
     workers: int | None = None
+    step_ms: float | None = None
+    start_s: float = 2.0
     orders: list = field(default_factory=list)
     alive: int = 0
     most: int = 0
@@ -72,7 +74,7 @@ def planted(monkeypatch):
             plan.orders.append(order)
             plan.alive += 1
             plan.most = max(plan.most, plan.alive)
-            plan.clock_s += 2.0
+            plan.clock_s += plan.start_s
 
         def send(self, run):
             self.steps = run.steps
@@ -85,7 +87,7 @@ def planted(monkeypatch):
                 raise failure(plan.faults["scout"])
             missing = {lever.name: "needs magic" if lever.name == "tf32" else None for lever in LEVERS}
             settings = {name: (Setting("", line=f"set {name}"),) for name, reason in missing.items() if reason is None}
-            profile = Profile(plan.predictions, probed=plan.probed, workers=plan.workers)
+            profile = Profile(plan.predictions, None, plan.step_ms, plan.probed, plan.workers)
             return Scouted(Machine("cpu", None, 2, "a CPU"), missing, settings, profile)
 
         def ready(self, timeout_s):
@@ -288,7 +290,7 @@ def test_a_baseline_that_dies_in_a_trial_is_begun_anew(planted):
     [
         (TrialError("ValueError: no such file"), "the unchanged training fails: ValueError: no such file"),
         (NoTrainingError("TRAINING a.b:c: there is no module a"), "^TRAINING a.b:c: there is no module a$"),
-        (OutOfTimeError("late"), "takes longer than the 60 minutes of the budget: give more"),
+        (OutOfTimeError("late"), "the first steps take longer than the 60 minutes of the budget: give more"),
     ],
 )
 def test_a_training_that_fails_as_it_is(planted, fault, said):
@@ -296,6 +298,15 @@ def test_a_training_that_fails_as_it_is(planted, fault, said):
     with pytest.raises(TuneError, match=said):
         tuned()
     assert planted.alive == 0
+
+
+def test_a_budget_that_suffices_for_no_lever_ends_after_the_first_steps(planted):
+    planted.step_ms = 20_000
+    tuned("channels-last")
+    planted.clock_s, planted.step_ms = 0, 60_000
+    with pytest.raises(TuneError, match=r"^a step takes 1 min 0 s, so 60 minutes do not .* at least --minutes 276, or"):
+        tuned("channels-last")  # five pairs of 2 * (5 + 1 + 8 * 2) steps of a minute, and a quarter more
+    assert planted.clock_s < 60
 
 
 def test_a_training_that_fails_while_it_is_measured_gives_the_cause_once(planted):
@@ -337,6 +348,14 @@ def test_an_interrupt_keeps_what_was_measured(planted):
     assert result.confirmed
     assert result.open_levers == ("channels-last", "workers-1")
     assert planted.alive == 0
+
+
+@pytest.mark.parametrize("budget_s", range(264, 420, 12))
+def test_a_kept_lever_leaves_time_to_check_its_patch(planted, budget_s):
+    planted.factors, planted.start_s = {"bf16-mixed": 0.5}, 20.0
+    result, _ = tuned("bf16-mixed", "channels-last", "workers-1", minutes=budget_s / 60)
+    assert not result.kept or budget_s - planted.clock_s > planted.start_s
+    assert result.kept or budget_s < 288
 
 
 def test_an_interrupt_leaves_several_kept_levers_unproven_together(planted):

@@ -5,6 +5,7 @@ import re
 import subprocess
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.cli import main
 from lightning_perf.run_files.estimates import find_outcomes
@@ -35,6 +36,9 @@ TRIALS = (
     Trial("pin-memory", Outcome.NOT_APPLICABLE, "needs a CUDA GPU", None, None, ()),
 )
 LINES = ("module = module.to(memory_format=torch.channels_last)",)
+
+
+NONE = {"kept": (), "combined": None, "confirmed": False}
 
 
 def result(*trials, **fields):
@@ -75,11 +79,17 @@ def test_the_console_fits_80_columns():
         ({}, "All together, in fresh processes: −30.0 % (−34.0 to −26.0) time per step, 1.43 times as fast."),
         ({"confirmed": False}, "the gain is not certain"),
         ({"combined": None, "confirmed": False}, "were not measured all together"),
-        ({"kept": (), "combined": None, "confirmed": False}, "leave it unchanged"),
+        (NONE, "certainly faster. For 2 others there was no time: give more minutes."),
+        (NONE | {"trials": TRIALS[:1]}, "leave it unchanged.**"),
+        (NONE | {"trials": [replace(TRIALS[0], outcome=Outcome.NOT_CONFIRMED)]}, "differed by too much to confirm it"),
+        (NONE | {"trials": TRIALS[:1], "noise": ratio(0.9, 0.8, 1.1)}, "unchanged. A gain of less than 20 % could not"),
     ],
 )
 def test_the_verdict_says_what_is_certain(settings, said):
-    assert said in result(**settings).to_markdown().splitlines()[0].replace("\\", "")
+    settings = dict(settings)
+    verdict = result(*settings.pop("trials", ()), **settings).to_markdown().splitlines()[0].replace("\\", "")
+    assert said in verdict
+    assert ("1.43 times as fast" in verdict) == (not settings)
 
 
 def test_what_the_training_differs_from_itself_says_what_other_figures_mean():
@@ -90,6 +100,15 @@ def test_what_the_training_differs_from_itself_says_what_other_figures_mean():
     odd = result(noise=ratio(1.082, 1.041, 1.124)).to_markdown().replace("\\", "")
     assert "(+4.1 to +12.4). A change from −11.0 to +12.4 % counts as none. Its own interval does not contain 0" in odd
     assert "- batch-size-x2: within the noise of the training; another training" in odd
+
+
+def test_a_gain_within_the_noise_says_why_it_is_none():
+    trials = [
+        Trial(f"workers-{n}", Outcome.NO_GAIN, None, None, ratio(0.7, 0.5, high), ())
+        for n, high in [(1, 0.9), (2, 1.1)]
+    ]
+    text = result(*trials, noise=ratio(1.1, 0.7, 1.6)).to_markdown()
+    assert "- workers-1: faster, but by no more than the training differs from itself" in text
 
 
 def test_markdown_is_escaped():

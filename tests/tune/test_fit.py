@@ -1,17 +1,21 @@
 """What is left out of a fit of a trial, and what is not."""
 
 import logging
+from argparse import Namespace
 from collections import UserList
+from contextlib import nullcontext
 
 import lightning.pytorch as pl
 import pytest
 import pytorch_lightning
 import torch
+from lightning.pytorch.cli import SaveConfigCallback
 from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from lightning_perf.tune.fit import LightningTrainer
 from lightning_perf.tune.messages import Window
 from lightning_perf.tune.training import Training
 from tests.tune.conversation import converse, order
@@ -104,3 +108,23 @@ def test_what_a_callback_does_to_the_precision_is_part_of_the_training(kind, tmp
     _, window = converse(order(Training(Autocast(), Data(), TRAINER | {"callbacks": callback}), tmp_path / "work"), 3)
     assert isinstance(window, Window)
     assert list(tmp_path.iterdir()) == []  # and what it observes is not
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "refused"),
+    [
+        ({}, {"logger": False}, True),
+        ({"overwrite": True}, {"logger": False}, False),
+        ({"config_filename": "other.yaml"}, {"logger": False}, False),
+        ({}, {}, False),  # the default logger has a new folder for each run
+    ],
+)
+def test_a_configuration_that_lightning_cli_does_not_overwrite_is_named(options, arguments, refused, tmp_path):
+    (tmp_path / "config.yaml").touch()
+    callbacks = [SaveConfigCallback(None, None, **options)]
+    training = Training(Tiny(), None, {**arguments, "default_root_dir": str(tmp_path), "callbacks": callbacks})
+    assert LightningTrainer(training).refused() == (str(tmp_path / "config.yaml") if refused else "")
+    with pytest.raises(RuntimeError, match="to NOT exist") if refused else nullcontext():
+        if arguments:
+            callbacks[0].parser = Namespace(save=lambda *_, **__: None)
+            pl.Trainer(**TRAINER | training.trainer).fit(Tiny(), DataLoader(Pictures(), 4))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.statistics.ranks import walsh_ratio
+from lightning_perf.statistics.exact import walsh_ratio
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.measurement import LossGuard, is_gain, is_loss, moved, noise_share
 

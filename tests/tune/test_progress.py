@@ -19,7 +19,7 @@ def test_a_silence_is_broken_by_the_time_left() -> None:
     with Progress(hear, lambda: 300.0, every_s=0.01) as progress:
         progress.say("Measuring …", "compile: starting")
         assert broken.wait(20)
-    assert lines[:2] == ["Measuring …", "  compile: starting, 5 min left"]
+    assert lines[:2] == ["Measuring …", "  compile: starting, 5 min 0 s left"]
     assert not progress._thread.is_alive()
 
 

@@ -129,7 +129,7 @@ def test_a_step_of_micro_batches_has_the_mean_of_their_losses(tmp_path):
     assert (window.steps, window.samples) == (3, 48)
 
 
-def test_manual_optimization_with_two_optimizers(tmp_path):
+def test_manual_optimization_with_two_optimizers(tmp_path, monkeypatch):
     class Two(Tiny):
         automatic_optimization = False
 
@@ -144,8 +144,13 @@ def test_manual_optimization_with_two_optimizers(tmp_path):
         def configure_optimizers(self):
             return [torch.optim.SGD(self.parameters(), lr=0.1), torch.optim.SGD(self.parameters(), lr=0.1)]
 
-    _, window = converse(order(Training(Two(), DataLoader(Pictures(), 4), TRAINER), tmp_path), 5)
+    training = Training(Two(), DataLoader(Pictures(), 4), TRAINER)
+    _, window = converse(order(training, tmp_path), 5)
     assert (window.steps, window.samples, len(window.losses)) == (6, 12, 3)
+    monkeypatch.setattr(worker, "PROBE_S", 0.1)
+    (scouted,) = converse(order(training, tmp_path, scout=True))
+    assert scouted.profile.note is None
+    assert scouted.profile.step_ms > 0
 
 
 def test_a_trial_that_ends_early_says_why(tmp_path):

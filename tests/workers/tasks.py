@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from lightning_perf.workers.channel import Message
-from lightning_perf.workers.memory_limit import limit_memory
+from lightning_perf.workers.limits import limit_memory
 
 
 class Begin(Message, frozen=True):

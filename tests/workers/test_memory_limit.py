@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 from pathlib import Path
 
-from lightning_perf.workers.memory_limit import free_bytes
+from lightning_perf.workers.limits import free_bytes
 
 
 def machine(root: Path, group: str = "/") -> tuple[Path, Path]:

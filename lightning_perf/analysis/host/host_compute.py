@@ -11,11 +11,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_shapes, sum_by
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
-from lightning_perf.analysis.core.intervals import subtract, union
+from lightning_perf.analysis.intervals import (
+    averaged_steps,
+    averaged_time,
+    in_averaged_steps,
+    json_shapes,
+    subtract,
+    sum_by,
+    union,
+)
 from lightning_perf.analysis.kernels.arithmetic import TYPE_FOLLOWING, operand_arithmetic
-from lightning_perf.analysis.steps.categories import host_sets
+from lightning_perf.analysis.steps.breakdown import host_sets
 from lightning_perf.trace.indexing import distinct_rows, self_ns
 from lightning_perf.trace.trace import Trace
 

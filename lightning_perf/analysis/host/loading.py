@@ -8,10 +8,9 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge
+from lightning_perf.analysis.intervals import EMPTY, Intervals, averaged_steps, in_averaged_steps, merge
+from lightning_perf.analysis.steps.breakdown import marks_by_phase
 from lightning_perf.analysis.steps.idle import device_busy
-from lightning_perf.analysis.steps.phase_timeline import marks_by_phase
 from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
 from lightning_perf.trace.trace import Trace
 

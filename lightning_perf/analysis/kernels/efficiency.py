@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
-from lightning_perf.analysis.core.intervals import merge
+from lightning_perf.analysis.intervals import averaged_steps, averaged_time, in_averaged_steps, merge
+from lightning_perf.analysis.kernels.arithmetic import device_properties
 from lightning_perf.analysis.kernels.flops import FlopCount, count_flops
-from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.machine.hardware import DevicePeak, find_device
 from lightning_perf.trace.columns import BoolArray
 from lightning_perf.trace.trace import Trace

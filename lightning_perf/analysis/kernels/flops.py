@@ -19,8 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import json_list, json_shapes, sum_by
-from lightning_perf.analysis.core.averaged_steps import cached_per_trace, in_averaged_steps
+from lightning_perf.analysis.intervals import cached_per_trace, in_averaged_steps, json_list, json_shapes, sum_by
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
@@ -38,10 +37,6 @@ MOST_FLOPS = 10**18
 def _mm(shapes: Sequence[Shape]) -> int:
     (*batch, m, k), (*_, n) = shapes[0], shapes[1]
     return 2 * prod(batch) * m * k * n
-
-
-def _linear(shapes: Sequence[Shape]) -> int:
-    return 2 * prod(shapes[0]) * shapes[1][0]
 
 
 def _grouped_mm(shapes: Sequence[Shape]) -> int:
@@ -163,7 +158,7 @@ FORMULAS: dict[str, Callable[[Sequence[Shape], Sequence[str]], Range]] = {
         f"aten::{name}": _exactly(_grouped_mm)
         for name in ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
     },
-    "aten::linear": _exactly(_linear),
+    "aten::linear": _exactly(lambda shapes: 2 * prod(shapes[0]) * shapes[1][0]),
     "tex_ts::te_gemm_ts": _exactly(lambda shapes: _by_sizes([shape for shape in shapes if len(shape) > 1][:3])),
     **{name: partial(_attention, places) for name, places in _ATTENTION.items()},
 }

@@ -8,14 +8,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import largest_codes, sum_by
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
+from lightning_perf.analysis.intervals import averaged_steps, in_averaged_steps, largest_codes, sum_by
+from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of, most_reasons
 from lightning_perf.analysis.kernels.efficiency import device_peak
 from lightning_perf.analysis.kernels.flops import count_flops
 from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic
-from lightning_perf.analysis.kernels.tensor_core_eligibility import most_reasons
-from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES
+from lightning_perf.analysis.steps.breakdown import DEVICE_CATEGORIES
 from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, unpack_triple
 from lightning_perf.trace.indexing import at_rows, distinct, distinct_rows
 from lightning_perf.trace.trace import Trace
@@ -63,7 +61,7 @@ class KernelRow(Struct, frozen=True):
         configurations: Number of different launch configurations; 0 if none is recorded.
         tensor_cores: Whether it runs on Tensor Cores; None for other work, or if its name does not show it.
         tensor_core_reason: For a matrix product without Tensor Cores, why most of its time runs without them; see
-            `lightning_perf.analysis.kernels.tensor_core_eligibility.REASONS`.
+            `lightning_perf.analysis.kernels.arithmetic.REASONS`.
         peak_share: FLOP/s of a matrix product, over its runs with known FLOPs, as a part of the device's dense peak
             rate in that arithmetic; None if either is unknown. Kernels that one operator launched together share its
             FLOPs by time.

@@ -9,14 +9,19 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_list, json_shapes, sum_by
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, in_averaged_steps
-from lightning_perf.analysis.core.intervals import merge
+from lightning_perf.analysis.intervals import (
+    averaged_steps,
+    averaged_time,
+    in_averaged_steps,
+    json_list,
+    json_shapes,
+    merge,
+    sum_by,
+)
 from lightning_perf.analysis.kernels.efficiency import Efficiency
 from lightning_perf.analysis.kernels.flops import FORMULAS, count_flops
-from lightning_perf.analysis.model.call_tree import operator_costs
-from lightning_perf.analysis.model.modules import forward_operator
-from lightning_perf.analysis.steps.phase_timeline import host_phases
+from lightning_perf.analysis.model.modules import forward_operator, operator_costs
+from lightning_perf.analysis.steps.breakdown import host_phases
 from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.indexing import innermost_marked
 from lightning_perf.trace.trace import Trace

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import Series, thin
+from lightning_perf.analysis.intervals import Series, thin
 from lightning_perf.analysis.model.memory_blocks import (
     CODES,
     Blocks,
@@ -18,7 +18,7 @@ from lightning_perf.analysis.model.memory_blocks import (
     find_places,
     operator_memory,
 )
-from lightning_perf.analysis.steps.phase_timeline import host_phases
+from lightning_perf.analysis.steps.breakdown import host_phases
 from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.tensors import WindowTensors
 from lightning_perf.trace.trace import Trace

@@ -7,10 +7,9 @@ from typing import Literal, get_args
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import sum_by
-from lightning_perf.analysis.core.intervals import union
+from lightning_perf.analysis.intervals import sum_by, union
 from lightning_perf.analysis.model.modules import forward_operator, module_calls
-from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases, is_backward_node, phases_at
+from lightning_perf.analysis.steps.breakdown import PHASES, host_phases, is_backward_node, phases_at
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import at_rows, distinct, enclosing_rows, innermost_marked, parent_rows
 from lightning_perf.trace.tensors import KINDS, WindowTensors

@@ -11,13 +11,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import sum_by
-from lightning_perf.analysis.core.intervals import exclusive_ns, merge
+from lightning_perf.analysis.intervals import exclusive_ns, merge, sum_by
 from lightning_perf.analysis.model.modules import module_calls
-from lightning_perf.analysis.steps.breakdown import category_times
-from lightning_perf.analysis.steps.categories import CATEGORIES, host_sets
+from lightning_perf.analysis.steps.breakdown import CATEGORIES, PHASES, category_times, host_phases, host_sets
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, device_busy, queued_work
-from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import parent_rows, self_ns
 from lightning_perf.trace.trace import Trace
@@ -231,11 +228,11 @@ def timeline(trace: Trace) -> Timeline | None:
     phases = host_phases(trace)
     of_phases = exclusive_ns((phases[name] for name in PHASES if name != "other"), bins.start_ns, bins.end_ns)
     active = (device_busy(trace), queued_work(trace), *host_sets(trace).values())
-    of_causes = list(exclusive_ns(active, bins.start_ns, bins.end_ns))[1:] if len(trace.device) else []
+    of_causes = exclusive_ns(active, bins.start_ns, bins.end_ns)[1:] if len(trace.device) else []
     return Timeline(
         bins=number,
         categories=_exclusive_lane(bins, TOP_CATEGORIES, [categories[name] for name in TOP_CATEGORIES]),
-        phases=_exclusive_lane(bins, PHASES, list(of_phases)),
+        phases=_exclusive_lane(bins, PHASES, of_phases),
         idle=_exclusive_lane(bins, GAP_CLASSES, of_causes) if len(trace.device) else None,
         kernels=_named_lane(trace, bins, Spans(device.start_ns, device.end_ns, device.name, device.name)),
         operators=_named_lane(trace, bins, trace.operators, trace.links.operator_parent),

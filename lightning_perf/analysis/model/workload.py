@@ -1,21 +1,31 @@
-"""The training that a recording shows: its devices, layers, input shapes and copies per step."""
+"""The training as its recording shows it: layers and inputs, the optimizer, repeated forwards, and anomaly checks."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_shapes
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
-from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
-from lightning_perf.analysis.model.modules import forward_operator
-from lightning_perf.analysis.model.recompute import has_second_derivative
-from lightning_perf.analysis.steps.phase_timeline import has_own_marks, mark_phase
-from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array, matched_part
+from lightning_perf.analysis.intervals import (
+    Intervals,
+    averaged_steps,
+    cached_per_trace,
+    in_averaged_steps,
+    intersect,
+    json_shapes,
+    merge,
+    subtract,
+    union,
+)
+from lightning_perf.analysis.kernels.arithmetic import device_properties
+from lightning_perf.analysis.model.modules import forward_operator, operator_costs
+from lightning_perf.analysis.steps.breakdown import has_own_marks, host_phases, is_backward_node, mark_phase
+from lightning_perf.trace.columns import NO_ROW, BoolArray, DeviceKind, Int64Array, matched_part
+from lightning_perf.trace.indexing import at_rows, innermost_marked
 from lightning_perf.trace.trace import Trace
 
 LAYERS = {
@@ -183,3 +193,234 @@ def _compiled_share(trace: Trace) -> float:
     compiled = trace.names_where(lambda name: any(part in name for part in _COMPILED))[table.name]
     all_ns = int(table.duration_ns[counted].sum())
     return float(table.duration_ns[counted & compiled].sum() / all_ns) if all_ns else 0.0
+
+
+Implementation = Literal["fused", "foreach", "loop"]
+
+# `torch.optim.Optimizer` marks its steps with its class: `Optimizer.step#AdamW.step`.
+_STEP = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step$")
+_ZERO_GRAD = "Optimizer.zero_grad#"
+
+
+class OptimizerSteps(Struct, frozen=True):
+    """The optimizer steps of the averaged steps, without the work of a closure that they run, and without clipping.
+
+    Attributes:
+        name: The optimizer's class; several joined by ``, ``.
+        implementation: By its operators: ``fused`` (one kernel for many parameters), ``foreach`` (one kernel per
+            operation for many parameters) or ``loop`` (one kernel per operation and parameter). ``None`` if unknown.
+        steps: Steps that the figures are over.
+        operators: Operators that they called.
+        launches: Kernels that they launched.
+        host_ns: Host time inside them.
+        device_ns: Time of the kernels that they launched.
+        operator_names: Names of these operators and of those inside them, sorted.
+    """
+
+    name: str
+    implementation: Implementation | None
+    steps: int
+    operators: int
+    launches: int
+    host_ns: int
+    device_ns: int
+    operator_names: tuple[str, ...] = ()
+
+
+def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
+    """Measure the optimizer steps; None if the recording marks none."""
+    marks, operators, runtime = trace.annotations, trace.operators, trace.runtime
+    matches = {code: _STEP.match(trace.names[code]) for code in np.unique(marks.name).tolist()}
+    classes = {code: match.group("name") for code, match in matches.items() if match}
+    rows = np.flatnonzero(np.isin(marks.name, list(classes)) & in_averaged_steps(trace, marks.start_ns))
+    if not len(rows):
+        return None
+    threads = np.unique(marks.thread[rows])
+    # Under Lightning's automatic optimization `step` runs the closure, and with it the whole training step.
+    stepping = intersect(merge(marks.start_ns[rows], marks.end_ns[rows]), host_phases(trace)["optimizer"])
+    zeroing = trace.names_where(lambda name: name.startswith(_ZERO_GRAD))[marks.name]
+    others = union(merge(marks.start_ns[zeroing], marks.end_ns[zeroing]), _clipping(trace))
+    inside = subtract(stepping, others)
+    called = inside.contains(operators.start_ns) & np.isin(operators.thread, threads)
+    issued = inside.contains(runtime.start_ns) & np.isin(runtime.thread, threads)
+    call = trace.links.device_runtime
+    launched = at_rows(issued, call, False)
+    names = {trace.names[code] for code in np.unique(operators.name[called])}
+    return OptimizerSteps(
+        name=", ".join(sorted({classes[code] for code in marks.name[rows].tolist()})),
+        implementation=_implementation(names),
+        steps=int(averaged_steps(trace).sum()),
+        operators=int((called & (trace.links.operator_parent == NO_ROW)).sum()),
+        operator_names=tuple(sorted(names)),
+        launches=int(launched.sum()),
+        host_ns=inside.length_ns,
+        device_ns=int(trace.device.duration_ns[launched].sum()),
+    )
+
+
+def _clipping(trace: Trace) -> Intervals:
+    """Return when gradients are clipped, by value, or by norm: from the norm to the product that follows it.
+
+    Lightning clips inside of the optimizer's step, for many parameters at once.
+    """
+    table = trace.operators
+
+    def calls(kind: str) -> BoolArray:
+        return trace.names_where(lambda name: name.startswith(f"aten::_foreach_{kind}"))[table.name]
+
+    clamps, norms, products = map(calls, ("clamp_", "norm", "mul_"))
+    starts, ends = table.start_ns[norms], np.sort(table.end_ns[products])
+    following = np.searchsorted(ends, starts)
+    known = following < len(ends)
+    by_norm = merge(starts[known], ends[following[known]])
+    return union(by_norm, merge(table.start_ns[clamps], table.end_ns[clamps]))
+
+
+def _implementation(operators: set[str]) -> Implementation | None:
+    if any(name.startswith("aten::_fused_") for name in operators):
+        return "fused"
+    if any(name.startswith("aten::_foreach_") for name in operators):
+        return "foreach"
+    # Operators that every elementwise optimizer needs for each parameter, in place.
+    if operators & {"aten::add_", "aten::addcdiv_", "aten::addcmul_", "aten::mul_", "aten::sub_"}:
+        return "loop"
+    return None
+
+
+_CHECKPOINT = "CheckpointFunctionBackward"
+
+
+class Recompute(Struct, frozen=True):
+    """The forward work that the backward repeats because of gradient checkpointing.
+
+    Attributes:
+        steps: Steps that the figures are over.
+        time_ns: Their time: of the device work that they launch. On the host without a device, with the Python between
+            them.
+        on_device: Whether `time_ns` is of device work.
+    """
+
+    steps: int
+    time_ns: int
+    on_device: bool
+
+
+@cached_per_trace
+def repeated_operators(trace: Trace) -> BoolArray:
+    """Return which operators of the averaged steps are forward work that the backward repeats, or inside of it.
+
+    A node of the backward runs its operators without autograd. Operators in it that autograd numbers, as it does in a
+    forward, are those of a checkpointed region. So are those of a backward pass that is differentiated itself. Such a
+    training only counts the nodes of reentrant checkpoints.
+    """
+    table, parents = trace.operators, trace.links.operator_parent
+    node = _nodes(trace)
+    repeated = (table.sequence >= 0) & ~node & (innermost_marked(parents, parents, node) != NO_ROW)
+    repeated &= in_averaged_steps(trace, table.start_ns)
+    if has_second_derivative(trace):
+        checkpoint = trace.names_where(lambda name: _CHECKPOINT in name)[table.name]
+        repeated &= innermost_marked(parents, parents, checkpoint) != NO_ROW
+    outermost = repeated & (innermost_marked(parents, parents, repeated) == NO_ROW)
+    # A node inside of a repeated region is the backward of that region, run by a nested engine.
+    within = innermost_marked(parents, np.arange(len(table)), outermost | node)
+    found: BoolArray = (within != NO_ROW) & outermost[within]
+    return found
+
+
+def _nodes(trace: Trace) -> BoolArray:
+    table = trace.operators
+    nodes: BoolArray = trace.names_where(is_backward_node)[table.name] | (table.forward_thread != 0)
+    return nodes
+
+
+def recompute(trace: Trace) -> Recompute | None:
+    """Find the forward work that the backward repeats."""
+    table, parents = trace.operators, trace.links.operator_parent
+    steps = int(averaged_steps(trace).sum())
+    if not len(table) or not steps:
+        return None
+    repeated, node = repeated_operators(trace), _nodes(trace)
+    outermost = repeated & (innermost_marked(parents, parents, repeated) == NO_ROW)
+    if not outermost.any():
+        return None
+    on_device = bool(trace.device.is_compute.any())
+    if on_device:
+        time_ns = int(operator_costs(trace)[repeated].sum())
+    else:
+        time_ns = _spans_ns(trace, np.flatnonzero(outermost), node)
+    return Recompute(steps, time_ns, on_device)
+
+
+def _spans_ns(trace: Trace, rows: Int64Array, node: BoolArray) -> int:
+    """Return the time of some operators and of the Python around them: from the start of their node to the last."""
+    table, parents = trace.operators, trace.links.operator_parent
+    of_node = innermost_marked(parents, parents[rows], node)
+    nodes, group = np.unique(of_node, return_inverse=True)
+    end = np.zeros(len(nodes), dtype=np.int64)
+    np.maximum.at(end, group, table.end_ns[rows])
+    return int((end - table.start_ns[nodes]).sum())
+
+
+@cached_per_trace
+def has_second_derivative(trace: Trace) -> bool:
+    """Return whether a backward pass differentiates an earlier one, in at least one step of the recording.
+
+    ``torch.autograd.grad(…, create_graph=True)`` runs nodes with operators that make a graph. Later nodes then belong
+    to operators inside earlier nodes. Reentrant checkpointing also makes graphs inside nodes, but differentiates them
+    in there.
+    """
+    owner, root = forward_operator(trace)
+    if owner is None:
+        return False
+    nodes = np.flatnonzero(owner != NO_ROW)
+    inside = root[owner[nodes]]
+    found = inside != NO_ROW
+    table = trace.operators
+    later = table.start_ns[nodes[found]] >= table.end_ns[inside[found]]
+    return bool(later.any())
+
+
+_NODE = "autograd::engine::evaluate_function"
+_CHECK = "aten::isnan"
+_PARTS = frozenset({_CHECK, "aten::_is_any_true", "aten::any", "aten::is_nonzero", "aten::item"})
+"""The operators that torch runs for a check, directly below the node."""
+
+
+class AnomalyChecks(Struct, frozen=True):
+    """The checks in the averaged steps.
+
+    Attributes:
+        steps: Steps that the figures are over.
+        checks: Tensors that were checked.
+        check_ns: Host time of the checks. On a device it includes the wait for each result.
+        nodes: Nodes of the backward. The forward noted a Python stack for each of them, which the recording does not
+            show as such.
+    """
+
+    steps: int
+    checks: int
+    check_ns: int
+    nodes: int
+
+
+def anomaly_checks(trace: Trace) -> AnomalyChecks | None:
+    """Find the checks; None without any."""
+    table, parents = trace.operators, trace.links.operator_parent
+    is_node = trace.names_where(lambda name: name.startswith(_NODE))[table.name]
+    is_node &= in_averaged_steps(trace, table.start_ns)
+    below = (parents != NO_ROW) & is_node[parents]
+    found = below & trace.names_where(lambda name: name == _CHECK)[table.name]
+    if not found.any():
+        return None
+    parts = below & trace.names_where(_PARTS.__contains__)[table.name]
+    return AnomalyChecks(
+        steps=int(averaged_steps(trace).sum()),
+        checks=int(np.count_nonzero(found)),
+        check_ns=int(table.duration_ns[parts].sum()),
+        nodes=int(np.count_nonzero(is_node & ~trace.names_where(_ends_in_leaf)[table.name])),
+    )
+
+
+def _ends_in_leaf(name: str) -> bool:
+    """Return whether a node adds a gradient to a leaf. Such a node has no stack of its own."""
+    return name.endswith("AccumulateGrad")

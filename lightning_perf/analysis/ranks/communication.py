@@ -15,10 +15,17 @@ from typing import Literal, get_args
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.core.averaged_steps import averaged_time, in_averaged_steps, share_of
-from lightning_perf.analysis.core.intervals import intersect, merge, subtract, union
-from lightning_perf.analysis.steps.categories import host_collectives, host_sets, is_host_collective
+from lightning_perf.analysis.intervals import (
+    averaged_time,
+    in_averaged_steps,
+    intersect,
+    json_list,
+    merge,
+    share_of,
+    subtract,
+    union,
+)
+from lightning_perf.analysis.steps.breakdown import host_collectives, host_sets, is_host_collective
 from lightning_perf.trace.columns import BoolArray, Int64Array, matched_part
 from lightning_perf.trace.indexing import enclosing_rows, parent_rows, used_codes
 from lightning_perf.trace.trace import Trace

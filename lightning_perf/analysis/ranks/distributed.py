@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.intervals import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.ranks.communication import (
     CollectiveRow,
     bus_factor,
     collective_bytes,
     collective_kind,
 )
-from lightning_perf.analysis.steps.breakdown import Breakdown
-from lightning_perf.analysis.steps.categories import is_host_collective
+from lightning_perf.analysis.steps.breakdown import Breakdown, is_host_collective
 from lightning_perf.machine.hardware import DeviceLink, find_link
 from lightning_perf.trace.columns import NO_ROW, DeviceEvents, Spans
 from lightning_perf.trace.description import Metadata
@@ -187,15 +186,11 @@ def collective_waits(by_rank: Mapping[int, RankTimes]) -> CollectiveWaits:
             wait[rank] += arrived[late] - time
             awaited[late] += arrived[late] - time
         last[late] += min(arrived.values()) < arrived[late]
-    bandwidth = _bus_bandwidth(matched.values())
+    # The last rank to arrive does not wait: its time is the transfer.
+    known = [calls.values() for calls in matched.values() if all(call.bus_bytes for call in calls.values())]
+    spent_ns = sum(min(call.duration_ns for call in calls) for calls in known)
+    bandwidth = sum(next(iter(calls)).bus_bytes for calls in known) * 1e9 / spent_ns if spent_ns else None
     return CollectiveWaits(comparable, len(matched), wait, awaited, last, _skew(arrivals), bandwidth)
-
-
-def _bus_bandwidth(matched: Iterable[dict[int, CollectiveCall]]) -> float | None:
-    """Return the bus bandwidth of collectives. The last rank to arrive does not wait: its time is the transfer."""
-    told = [calls.values() for calls in matched if all(call.bus_bytes for call in calls.values())]
-    spent_ns = sum(min(call.duration_ns for call in calls) for calls in told)
-    return sum(next(iter(calls)).bus_bytes for calls in told) * 1e9 / spent_ns if spent_ns else None
 
 
 def _match(by_rank: Mapping[int, RankTimes]) -> dict[_Key, dict[int, CollectiveCall]]:

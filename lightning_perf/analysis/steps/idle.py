@@ -8,9 +8,17 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, averaged_time, cached_per_trace, share_of
-from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
-from lightning_perf.analysis.steps.categories import HOST_CATEGORIES, host_sets
+from lightning_perf.analysis.intervals import (
+    Intervals,
+    averaged_steps,
+    averaged_time,
+    cached_per_trace,
+    exclusive_ns,
+    merge,
+    share_of,
+    subtract,
+)
+from lightning_perf.analysis.steps.breakdown import HOST_CATEGORIES, host_sets
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
 from lightning_perf.trace.trace import Trace
 
@@ -57,9 +65,8 @@ def find_gaps(trace: Trace) -> Gaps:
     idle = subtract(steps, device_busy(trace))
     sets = (queued_work(trace), *host_sets(trace).values())
     long = (idle.end_ns - idle.start_ns).max(initial=0) > np.iinfo(np.int32).max
-    parts = exclusive_ns(sets, idle.start_ns, idle.end_ns)
-    lengths = (part if long else part.astype(np.int32) for part in parts)
-    return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
+    parts = exclusive_ns(sets, idle.start_ns, idle.end_ns, np.int64 if long else np.int32)
+    return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, parts, strict=True)))
 
 
 REMEDIES = {

@@ -9,11 +9,18 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import find_row
-from lightning_perf.analysis.core.averaged_steps import averaged_steps, share_of
-from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge
-from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, HOST_CATEGORIES, host_sets
-from lightning_perf.analysis.steps.phase_timeline import PHASES, has_own_marks, launch_phases, phase_timeline, phases_at
+from lightning_perf.analysis.intervals import Intervals, averaged_steps, exclusive_ns, find_row, merge, share_of
+from lightning_perf.analysis.steps.breakdown import (
+    CATEGORIES,
+    DEVICE_CATEGORIES,
+    HOST_CATEGORIES,
+    PHASES,
+    has_own_marks,
+    host_sets,
+    launch_phases,
+    phase_timeline,
+    phases_at,
+)
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.trace import Trace
 

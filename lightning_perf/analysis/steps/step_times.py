@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.core.arrays import outlying
-from lightning_perf.analysis.steps.growth import StepGrowth, find_growth
+from lightning_perf.analysis.intervals import outlying
+from lightning_perf.analysis.steps.fit_time import StepGrowth, find_growth
 from lightning_perf.run_files.steps import WARMUP_STEPS, StepSample, StepSamples
-from lightning_perf.statistics.ranks import hodges_lehmann_ratio
+from lightning_perf.statistics.exact import hodges_lehmann_ratio
 from lightning_perf.trace.columns import BoolArray, Int64Array
 
 MIN_STEPS_A_SIDE = 8

@@ -477,9 +477,6 @@ class FitAccountant:
             loggers=tuple(type(logger).__name__ for logger in trainer.loggers),
             device=str(trainer.strategy.root_device.type),
             cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
-            lightning_callbacks=tuple(
-                sorted({type(each).__name__ for each in trainer.callbacks if _is_lightnings(type(each))})
-            ),
         )
 
     def _fail(self, error: Exception) -> None:

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from lightning_perf.callbacks.compilation.torch_compiler import TorchCompiler
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation, Moment
 from lightning_perf.run_files.jsonl import LogWriter
 
@@ -20,16 +21,15 @@ MAX_COMPILATIONS = 2000
 """Compilations that a fit writes at most. A training that compiles more often has its findings already."""
 
 
-CONSEQUENCE = "compilations are not followed any more"
-
-
-class CompileMonitor(StepObserver):
+class CompileMonitor(FitObserver):
     """Writes a line for each compilation. A fit that compiles nothing has no file.
 
     It looks where a step starts or training pauses, and when a compilation starts. Nothing of the training runs between
     the end of a step and the start of the next. An error in here ends the monitor, and the training continues. Without
     `model`, the modules that run a compiled function stay unknown.
     """
+
+    consequence = "compilations are not followed any more"
 
     def __init__(
         self, state: FitState, *, path: Path | None, model: Any, errors: ErrorReporter, since_ns: int | None = None
@@ -45,7 +45,7 @@ class CompileMonitor(StepObserver):
         self._written = 0
         self._compiler: TorchCompiler | None = None
         if path is not None:
-            with errors.instead(CONSEQUENCE):
+            with errors.instead(self.consequence):
                 self._compiler = TorchCompiler(time.time_ns() if since_ns is None else since_ns)
         self._look()
 
@@ -81,7 +81,7 @@ class CompileMonitor(StepObserver):
                 self._write(compilation)
         except Exception as error:
             self._compiler = None
-            self._errors.report(CONSEQUENCE, error)
+            self._errors.report(self.consequence, error)
             compiler.close()
 
     def _write(self, compilation: Compilation) -> None:

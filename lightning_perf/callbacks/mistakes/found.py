@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -38,7 +38,7 @@ _MODERATE = {"checkpoint-without-scaler", "half-accumulation", "logged-infinity"
 class FoundMistakes:
     """Collects the mistakes of a fit, each kind once per place, and warns about the first one of a kind.
 
-    Only rank 0 warns, and not about the kinds in `warned`. Checks pass their own errors to `failed`.
+    Only rank 0 warns. Checks pass their own errors to `failed`.
 
     Attributes:
         layers: Names of the module's layers by their ``id``.
@@ -48,9 +48,7 @@ class FoundMistakes:
     MOST_PER_KIND = 5
     """Places to report for a mistake. One that a model repeats in 48 layers has the same fix in all of them."""
 
-    def __init__(
-        self, trainer: Trainer, module: Module, failed: Callable[[Exception], None], *, warned: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, trainer: Trainer, module: Module, failed: Callable[[Exception], None]) -> None:
         self.layers = layer_names(module)
         self.parameters = {id(parameter): layer_name(name) for name, parameter in module.named_parameters()}
         self.failed = failed
@@ -58,7 +56,7 @@ class FoundMistakes:
         self._mistakes: list[PrecisionMistake] = []
         self._places: set[tuple[str, str, str]] = set()
         self._silent = not trainer.is_global_zero
-        self._warned = set(warned)
+        self._warned: set[str] = set()
 
     @property
     def mistakes(self) -> tuple[PrecisionMistake, ...]:

@@ -21,6 +21,7 @@ from lightning_perf.callbacks.mistakes.weights import (
     check_accumulation,
     check_weights_and_optimizers,
 )
+from lightning_perf.callbacks.precision.switch import precision_of
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 from lightning_perf.run_files.numerics.samples import ScaleEvent
@@ -48,16 +49,13 @@ class MistakeWatch(FitObserver):
         errors: ErrorReporter,
         *,
         known: Iterable[PrecisionMistake] = (),
-        warned: Iterable[str] = (),
         scale_events: Sequence[ScaleEvent] = (),
     ) -> None:
         self._trainer = trainer
         self._module = module
         self._scale_events = scale_events
-        self._found = FoundMistakes(
-            trainer, module, lambda error: errors.report(self.consequence, error), warned=warned
-        )
-        precision = str(getattr(trainer.precision_plugin, "precision", ""))
+        self._found = FoundMistakes(trainer, module, lambda error: errors.report(self.consequence, error))
+        precision = precision_of(trainer)
         mixed = precision in ("16-mixed", "bf16-mixed")
         for mistake in known:
             self._found.add(mistake)

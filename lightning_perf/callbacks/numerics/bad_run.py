@@ -19,7 +19,7 @@ from lightning_perf.callbacks.numerics.loss_scale import Unscaled
 from lightning_perf.callbacks.numerics.nonfinite import NonFiniteWatch, is_finite
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, layer_name
-from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.precision.switch import PrecisionError, precision_of
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.numerics.precision import BadRun, finite_or_none
 
@@ -71,8 +71,11 @@ class LossWatch(FitObserver):
     @staticmethod
     def applies(replay: Replay) -> bool:
         """Return whether a batch of this training can be run again."""
-        precision = str(getattr(replay.trainer.precision_plugin, "precision", ""))
-        return precision in ("16-mixed", "bf16-mixed") and replay.possible and holds_whole_model(replay.trainer)
+        return (
+            precision_of(replay.trainer) in ("16-mixed", "bf16-mixed")
+            and replay.possible
+            and holds_whole_model(replay.trainer)
+        )
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:
         """A training batch starts: keep it until it ends, if it may be run again."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lightning_perf.analysis.precision.shadow import OTHER_SEEDS, judge_drift
+from lightning_perf.analysis.precision.scales import OTHER_SEEDS, judge_drift
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay, copied_tensors, loss_of, write_back
 from lightning_perf.callbacks.peak_memory import restart_peak
 from lightning_perf.callbacks.precision.switch import PrecisionError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -102,8 +101,7 @@ class LossScaleMonitor(Unscaled):
         self._unresolved: deque[Attempt] = deque()
         self._attempts = self._logged_attempts = self._resolved = self._skipped = 0
         self._trained_ns = self._counted_ns = 0
-        self._backward_in_batch = self._backward_since_step = False
-        self._warned = False
+        self._backward_in_batch = False
         self._handles = [o.register_step_post_hook(self._stepped) for o in trainer.optimizers]
         self._began_ns = time.perf_counter_ns()
         self._step = step_number(self._trainer)
@@ -126,16 +124,13 @@ class LossScaleMonitor(Unscaled):
         self._backward_in_batch = False
 
     def on_before_backward(self, loss: Any) -> None:  # noqa: ARG002
-        self._backward_in_batch = self._backward_since_step = True
+        self._backward_in_batch = True
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         automatic = bool(self._module.automatic_optimization)
         self._close_attempt()
         if automatic and not self._backward_in_batch:
             return  # training_step returned None: Lightning asks the scaler for nothing
-        if not automatic and not self._backward_since_step:
-            self._warn_of_shared_backward()
-        self._backward_since_step = False
         self._settle_schedulers(optimizer)
         self._attempts += 1
         self._step = step_number(self._trainer)
@@ -264,14 +259,3 @@ class LossScaleMonitor(Unscaled):
         self.scale = event.scale
         self.events.append(event)
         self._file.append(event)
-
-    def _warn_of_shared_backward(self) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                "Two optimizers step after one backward pass: Lightning updates the loss scale after the first, so "
-                "that the second's gradients are unscaled by another scale whenever it changes. Call manual_backward "
-                "before each optimizer's step, or use bf16-mixed, which has no loss scale.",
-                UserWarning,
-                stacklevel=2,
-            )

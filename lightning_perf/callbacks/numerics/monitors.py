@@ -85,14 +85,9 @@ def add_monitors(
     with errors.instead(LossWatch.consequence):
         if options.diagnose != "off" and LossWatch.applies(replay):
             observers.add(LossWatch(replay, options.diagnose, scaler))
-    is_followed = isinstance(scaler, LossScaleMonitor)
     with errors.instead("mistakes in mixed precision are not looked for"):
-        # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
-        warned = ("shared-backward",) if is_followed else ()
-        observers.add(
-            MistakeWatch(trainer, module, errors, known=known_mistakes, warned=warned, scale_events=scaler.events)
-        )
-    if not is_followed:
+        observers.add(MistakeWatch(trainer, module, errors, known=known_mistakes, scale_events=scaler.events))
+    if not isinstance(scaler, LossScaleMonitor):
         return
     observers.add(scaler)
     observers.add(locator)

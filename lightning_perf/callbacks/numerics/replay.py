@@ -19,8 +19,7 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.peak_memory import own_memory
 from lightning_perf.callbacks.precision.switch import plugin_module
 from lightning_perf.callbacks.precision.tf32 import set_tf32
-
-_LOGGING = ("log", "log_dict")
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 
 TensorCopies = list[tuple[torch.Tensor, torch.Tensor]]
 """Tensors of a training, each with a copy of its values."""
@@ -175,15 +174,13 @@ def _plain_precision(trainer: Trainer) -> Iterator[None]:
 
 @contextmanager
 def _silenced(module: Module) -> Iterator[None]:
-    attributes = module.__dict__
-    own = {name: attributes[name] for name in _LOGGING if name in attributes}
-    attributes.update(dict.fromkeys(_LOGGING, lambda *_, **__: None))
+    wrapped = WrappedMethods()
+    for name in ("log", "log_dict"):
+        wrapped.wrap(module, name, lambda _: lambda *_, **__: None)
     try:
         yield
     finally:
-        for name in _LOGGING:
-            del attributes[name]
-        attributes.update(own)
+        wrapped.restore()
 
 
 def _metric_state(metric: nn.Module) -> dict[str, Any]:

@@ -78,12 +78,8 @@ class ScalerSettings:
         """Set how the scale of a scaler changes. A checkpoint brings the saved run's factors, so this runs again."""
         if not scaler.is_enabled():
             return
-        if self.growth_factor is not None:
-            scaler.set_growth_factor(float(self.growth_factor))
-        if self.backoff_factor is not None:
-            scaler.set_backoff_factor(float(self.backoff_factor))
-        if self.growth_interval is not None:
-            scaler.set_growth_interval(self.growth_interval)
+        for name in self.given.keys() & {"growth_factor", "backoff_factor", "growth_interval"}:
+            getattr(scaler, f"set_{name}")(self.given[name])
 
 
 _NUMBER, _INFINITY = (int, float), float("inf")

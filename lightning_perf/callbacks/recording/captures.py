@@ -1,4 +1,4 @@
-"""Captures: windows outside of the schedule, recorded when steps become slow or on demand."""
+"""Captures: windows outside of the schedule, when steps become slow or on demand. And the budget of all windows."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from types import FrameType
 from typing import Any
 
-from lightning_perf.callbacks.recording.schedule import WindowPlan, check_number
-from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
-from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, capture_name
+from lightning_perf.callbacks.recording.recording_plan import LEAST_HISTORY, CaptureOptions
+from lightning_perf.callbacks.recording.schedule import WindowPlan
+from lightning_perf.callbacks.steps.fit_state import FitContext
+from lightning_perf.callbacks.steps.observers import FitObserver
+from lightning_perf.run_files.captures import (
+    CAPTURES,
+    CaptureRecord,
+    CaptureTrigger,
+    RecordedWindow,
+    Slowdown,
+    capture_name,
+)
 from lightning_perf.run_files.run_folder import read_capture_start, take_capture_request, write_capture_start
 from lightning_perf.run_files.steps import StepSample
-
-LEAST_HISTORY = 20
-"""Fewest steps for a meaningful median and spread."""
 
 LIMIT_EVERY = 10
 """Steps between two calculations of the limit: one costs some 10 µs, and the median hardly changes in ten steps."""
@@ -34,59 +40,6 @@ LOOK_EVERY_NS = 1_000_000_000
 
 AGREED_AHEAD_NS = 2_500_000_000
 """How far ahead rank 0 schedules a capture of several ranks: by then all of them have checked the file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaptureOptions:
-    """Settings for captures: which steps count as slow, and how many are recorded.
-
-    A step is slow when it takes longer than ``median + max(deviations * 1.4826 * MAD, min_excess * median)`` of the
-    last `history` steps (MAD: median absolute deviation from the median). When `sustained` steps in a row are slow, the
-    next ones are recorded into a folder of their own, ``slow-step-120``. A change that lasts for more than half of
-    `history` becomes the new usual. Some steps are not judged: those in which the profiler runs or a checkpoint is
-    saved, and the first step after validation, an epoch's end or a window.
-
-    Attributes:
-        deviations: A step is slow from this many standard deviations on, estimated by the MAD.
-        min_excess: A step is never slow if its excess is below this fraction of the median.
-        history: Steps that the median is over.
-        sustained: Slow steps in a row that start a capture.
-        warmup: Steps in which the profiler runs but keeps nothing.
-        active: Steps recorded in a capture.
-        cooldown: Steps after a capture in which none is started.
-        max_captures: Captures of slow steps in a fit, for each rank.
-        max_bytes: No capture is started, not even on demand, once this rank's captures take this much disk space.
-        on_file: Also capture when a file ``profile-now`` appears in the run's folder. The callback looks for it every
-            second and deletes it. With several ranks, rank 0 does so for all.
-        on_signal: Also capture on SIGUSR2, in the process that receives it.
-
-    Raises:
-        TypeError: A number has the wrong type.
-        ValueError: A number is too small, or `history` is shorter than 20 steps.
-    """
-
-    deviations: float = 6.0
-    min_excess: float = 0.25
-    history: int = 100
-    sustained: int = 3
-    warmup: int = 1
-    active: int = 3
-    cooldown: int = 100
-    max_captures: int = 3
-    max_bytes: int = 512 * 2**20
-    on_file: bool = True
-    on_signal: bool = False
-
-    def __post_init__(self) -> None:
-        least = {"history": LEAST_HISTORY, "sustained": 1, "active": 1}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name in ("on_file", "on_signal"):
-                if not isinstance(value, bool):
-                    raise TypeError(f"{item.name} must be True or False, not {value!r}")
-                continue
-            whole = item.name not in ("deviations", "min_excess")
-            check_number(item.name, value, least=least.get(item.name, 0), whole=whole)
 
 
 class SlowStepDetector:
@@ -200,12 +153,14 @@ class SignalRequests:
             self._previous(number, frame)
 
 
-class Captures(StepObserver):
+class Captures(FitObserver):
     """Watches step times and requests, and adds captures to the plan. It never waits, not even for the device.
 
     On a GPU only times of the device count, which come some steps late. The clock of a host that runs ahead of its
     device would not see slow steps.
     """
+
+    consequence = "nothing is captured any more"
 
     def __init__(
         self,
@@ -236,23 +191,23 @@ class Captures(StepObserver):
         self._timed_by_device = loop.device.type == "cuda"
         self._samples: deque[StepSample] = deque()
         self._to_judge: set[int] = set()
-        self.full = False
-        """Whether a capture was left out because `max_bytes` was reached."""
+        self._full = False  # whether a capture was left out because `max_bytes` was reached
 
-    def window_ends(self, trace_bytes: int) -> None:
+    def on_window(self, window: RecordedWindow) -> None:
         """Count the disk space of a capture."""
-        self._bytes += trace_bytes
+        self._bytes += window.trace_bytes if window.capture else 0
 
-    def add(self, sample: StepSample) -> None:
-        """Take the sample of a step that has ended, for the next judgement."""
+    def on_sample(self, sample: StepSample) -> None:
         self._samples.append(sample)
 
-    def listen(self) -> None:
-        """Start to handle signals if the options ask for it, until `close`."""
-        if not self._config.on_signal:
-            return
-        with self._errors.instead("captures on SIGUSR2 are off"):
-            self._signals = SignalRequests()
+    def open(self) -> None:
+        """Handle signals if the options ask for it, until `close`."""
+        if self._config.on_signal:
+            with self._errors.instead("captures on SIGUSR2 are off"):
+                self._signals = SignalRequests()
+
+    def notes(self) -> list[str]:
+        return ["Captures take max_bytes of the disk: further ones were left out."] if self._full else []
 
     def close(self) -> None:
         """Stop handling signals; call it when the fit ends."""
@@ -304,7 +259,7 @@ class Captures(StepObserver):
 
     def _add(self, trigger: CaptureTrigger, start: int, slowdown: Slowdown | None = None) -> bool:
         if self._bytes >= self._config.max_bytes:
-            self.full = True
+            self._full = True
             return True  # a later one would not fit either
         folder = capture_name(trigger, self._state.number_of(start))
         warmup, active = self._config.warmup, self._config.active
@@ -315,3 +270,48 @@ class Captures(StepObserver):
         with self._errors.instead(f"why {folder} was captured is not saved"):
             CAPTURES.append(self._path, record)
         return True
+
+
+HISTORY = 50
+"""Steps without the profiler that its steps are compared with."""
+
+
+class OverheadBudget(FitObserver):
+    """Counts the cost of the profiler, and decides whether another window may start.
+
+    The cost is the time of its pauses and exports, plus the excess of profiled steps over the median of the last steps
+    without it. The first window is always allowed: without one nothing is known. A further one is, if with the mean
+    cost of a window so far the limit still holds.
+    """
+
+    def __init__(self, limit: float | timedelta, *, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._limit = limit
+        self._now_ns = now_ns
+        self._start_ns = now_ns()
+        self._usual: deque[int] = deque(maxlen=HISTORY)
+        self._windows = 0
+        self.cost_ns = 0
+        """The cost of the profiler so far."""
+
+    def allows(self) -> bool:
+        """Whether a window may start now."""
+        if not self._windows:
+            return True
+        expected_ns = self.cost_ns + self.cost_ns / self._windows
+        if isinstance(self._limit, timedelta):
+            limit_ns = self._limit.total_seconds() * 1e9
+        else:
+            limit_ns = self._limit * (self._now_ns() - self._start_ns)
+        return expected_ns <= limit_ns
+
+    def on_window(self, window: RecordedWindow) -> None:
+        """Count a window, and the time that training waited for it between steps."""
+        self._windows += 1
+        self.cost_ns += window.pause_ns + window.export_ns
+
+    def on_sample(self, sample: StepSample) -> None:
+        """Count a step to those without the profiler, or its excess to the cost."""
+        if not sample.profiled:
+            self._usual.append(sample.step_ns)
+        elif self._usual:
+            self.cost_ns += max(sample.step_ns - round(median(self._usual)), 0)

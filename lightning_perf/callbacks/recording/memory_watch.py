@@ -19,7 +19,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.fit.memory_growth import (
     GrowthRecord,
     MemorySample,
@@ -65,12 +66,14 @@ def _resident_bytes(file: int) -> int | None:
         return None
 
 
-class MemoryWatch(StepObserver):
+class MemoryWatch(FitObserver):
     """Samples the memory at the ends of steps, outside of the profiler's windows.
 
     Tensors are counted when the memory has grown, and again each time that the growth has doubled. So a training with
     constant memory is never searched.
     """
+
+    consequence = "the memory is not followed any more"
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -17,10 +17,11 @@ from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.torch_version import TorchVersion
 
-from lightning_perf.callbacks.recording.recording_plan import OverheadBudget, Recording
-from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
+from lightning_perf.callbacks.recording.recording_plan import Recording
+from lightning_perf.callbacks.recording.schedule import Action, WindowPlan, recording_notes
 from lightning_perf.callbacks.recording.window_notes import LAST_STEPS, WindowNotes
-from lightning_perf.callbacks.steps.fit_state import FitContext, Phase, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext, Phase
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.run_files.traces import export_trace
@@ -126,7 +127,7 @@ def _no_advice_on_cycles() -> Iterator[None]:
         yield
 
 
-class WindowProfiler(StepObserver):
+class WindowProfiler(FitObserver):
     """Records windows of whole steps and writes each to a trace file.
 
     A window ends with its last step, or earlier if validation or the end of an epoch interrupts it. The rest of it then
@@ -138,7 +139,10 @@ class WindowProfiler(StepObserver):
 
     Args:
         on_window: Called with each window that has ended, whether it left a trace or not.
+        may_begin: Whether a window may start.
     """
+
+    consequence = "no further steps are recorded"
 
     _recorder: ClassVar[threading.Lock] = threading.Lock()
     """Held from warm-up until the trace is written: torch has one recorder a process, for all of its threads."""
@@ -153,7 +157,7 @@ class WindowProfiler(StepObserver):
         notes: WindowNotes,
         *,
         on_window: Callable[[RecordedWindow], None] = lambda _: None,
-        budget: OverheadBudget | None = None,
+        may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
         self._state = context.state
         self._plan = plan
@@ -162,7 +166,8 @@ class WindowProfiler(StepObserver):
         self._rank = context.loop.rank
         self._errors = context.errors
         self._on_window = on_window
-        self._budget = budget
+        self._may_begin = may_begin
+        self._refused = 0
         self._notes = notes
         self._left_out = False
         self._capture = ""
@@ -186,6 +191,11 @@ class WindowProfiler(StepObserver):
         """Whole steps in those of the schedule."""
         self.foreign_profiler = False
         """Whether a profiler that is not ours kept a step from being recorded."""
+
+    @property
+    def idle(self) -> Collection[str]:
+        """The hooks of batches and phases, except in a window."""
+        return ("add_batch", "on_phase_start", "on_phase_end") if self._profile is None else ()
 
     def on_step_start(self) -> None:
         """Warm up, or start to record, and mark the step. Nothing happens in steps that no window follows soon."""
@@ -214,9 +224,7 @@ class WindowProfiler(StepObserver):
             mark.__enter__()  # type: ignore[no-untyped-call]
 
     def add_batch(self, batch: Any) -> None:
-        """Count a batch while the profiler runs."""
-        if self._profile is not None:
-            self._notes.add_batch(batch)
+        self._notes.add_batch(batch)
 
     def on_step_end(self) -> None:
         """Close the step's mark, and the window after its last step."""
@@ -266,9 +274,17 @@ class WindowProfiler(StepObserver):
         self._whole_steps = 0
         self._stop()
 
+    def notes(self) -> list[str]:
+        """Say which part of the schedule was not recorded, and why. A budget that is used up is reason enough."""
+        if self._refused:
+            return [f"max_overhead is used up: {self._refused} further windows of the profiler were left out."]
+        whole, foreign = self._state.whole_steps, self.foreign_profiler
+        return recording_notes(self._plan.schedule, whole, self.recorded_steps, foreign_profiler=foreign)
+
     def _begin(self, step: int) -> bool:
         """Begin a window, if it may."""
-        if self._budget is not None and not self._budget.allows():
+        if not self._may_begin():
+            self._refused += 1
             self._left_out = not self._plan.ends_window(step)
             return False
         self._capture, self._begun_at = self._plan.capture_at(step), step
@@ -295,6 +311,7 @@ class WindowProfiler(StepObserver):
             self._profile = self._prepared()
             self._state.profiling = True
             self._notes.on_warm_up()
+            self.idle_changes()
         finally:
             if self._profile is None:
                 self._recorder.release()
@@ -349,6 +366,7 @@ class WindowProfiler(StepObserver):
         finally:
             self._notes.after_window()
             self._recorder.release()
+            self.idle_changes()
         recorded = self._whole_steps if self._trace_bytes else 0
         first, last = self._state.number_of(self._begun_at), self._state.number
         window = RecordedWindow(

@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from statistics import median
 from typing import Any
 
-from lightning_perf.callbacks.recording.captures import CaptureOptions
-from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.run_files.steps import StepSample
+from lightning_perf.callbacks.recording.schedule import Schedule, check_number
 
-HISTORY = 50
-"""Steps without the profiler that its steps are compared with."""
+LEAST_HISTORY = 20
+"""Fewest steps for a meaningful median and spread."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureOptions:
+    """Settings for captures: which steps count as slow, and how many are recorded.
+
+    A step is slow when it takes longer than ``median + max(deviations * 1.4826 * MAD, min_excess * median)`` of the
+    last `history` steps (MAD: median absolute deviation from the median). When `sustained` steps in a row are slow, the
+    next ones are recorded into a folder of their own, ``slow-step-120``. A change that lasts for more than half of
+    `history` becomes the new usual. Some steps are not judged: those in which the profiler runs or a checkpoint is
+    saved, and the first step after validation, an epoch's end or a window.
+
+    Attributes:
+        deviations: A step is slow from this many standard deviations on, estimated by the MAD.
+        min_excess: A step is never slow if its excess is below this fraction of the median.
+        history: Steps that the median is over.
+        sustained: Slow steps in a row that start a capture.
+        warmup: Steps in which the profiler runs but keeps nothing.
+        active: Steps recorded in a capture.
+        cooldown: Steps after a capture in which none is started.
+        max_captures: Captures of slow steps in a fit, for each rank.
+        max_bytes: No capture is started, not even on demand, once this rank's captures take this much disk space.
+        on_file: Also capture when a file ``profile-now`` appears in the run's folder. The callback looks for it every
+            second and deletes it. With several ranks, rank 0 does so for all.
+        on_signal: Also capture on SIGUSR2, in the process that receives it.
+
+    Raises:
+        TypeError: A number has the wrong type.
+        ValueError: A number is too small, or `history` is shorter than 20 steps.
+    """
+
+    deviations: float = 6.0
+    min_excess: float = 0.25
+    history: int = 100
+    sustained: int = 3
+    warmup: int = 1
+    active: int = 3
+    cooldown: int = 100
+    max_captures: int = 3
+    max_bytes: int = 512 * 2**20
+    on_file: bool = True
+    on_signal: bool = False
+
+    def __post_init__(self) -> None:
+        least = {"history": LEAST_HISTORY, "sustained": 1, "active": 1}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in ("on_file", "on_signal"):
+                if not isinstance(value, bool):
+                    raise TypeError(f"{item.name} must be True or False, not {value!r}")
+                continue
+            whole = item.name not in ("deviations", "min_excess")
+            check_number(item.name, value, least=least.get(item.name, 0), whole=whole)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,48 +162,3 @@ def _check_budget(limit: float | timedelta | None) -> None:
         raise TypeError(f"max_overhead is a part of the fit's time (0.02) or a timedelta, not {limit!r}")
     elif not 0 <= limit <= 1:
         raise ValueError(f"max_overhead={limit} is no part of the fit's time: give 0 to 1, or a timedelta")
-
-
-class OverheadBudget:
-    """Counts the cost of the profiler, and decides whether another window may start.
-
-    The cost is the time of its pauses and exports, plus the excess of profiled steps over the median of the last steps
-    without it. The first window is always allowed: without one nothing is known. A further one is, if with the mean
-    cost of a window so far the limit still holds.
-    """
-
-    def __init__(self, limit: float | timedelta, *, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._limit = limit
-        self._now_ns = now_ns
-        self._start_ns = now_ns()
-        self._usual: deque[int] = deque(maxlen=HISTORY)
-        self._windows = 0
-        self.cost_ns = 0
-        """The cost of the profiler so far."""
-        self.refused = 0
-        """Windows that were not allowed."""
-
-    def allows(self) -> bool:
-        """Whether a window may start now; a refusal is counted."""
-        if not self._windows:
-            return True
-        expected_ns = self.cost_ns + self.cost_ns / self._windows
-        if isinstance(self._limit, timedelta):
-            limit_ns = self._limit.total_seconds() * 1e9
-        else:
-            limit_ns = self._limit * (self._now_ns() - self._start_ns)
-        allowed = expected_ns <= limit_ns
-        self.refused += not allowed
-        return allowed
-
-    def window_ends(self, cost_ns: int) -> None:
-        """Count a window, and the time that training waited for it between steps."""
-        self._windows += 1
-        self.cost_ns += cost_ns
-
-    def add(self, sample: StepSample) -> None:
-        """Count a step to those without the profiler, or its excess to the cost."""
-        if not sample.profiled:
-            self._usual.append(sample.step_ns)
-        elif self._usual:
-            self.cost_ns += max(sample.step_ns - round(median(self._usual)), 0)

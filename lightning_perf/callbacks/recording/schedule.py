@@ -185,7 +185,7 @@ class WindowPlan:
     """A schedule to which captures can be added during the fit."""
 
     def __init__(self, schedule: Schedule, folder: Path) -> None:
-        self._schedule = schedule
+        self.schedule = schedule
         self._folder = folder
         self._capture = Schedule(repeat=1, skip_first=0, active=1, warmup=0)
         self._name = ""  # of the capture; empty before the first
@@ -195,7 +195,7 @@ class WindowPlan:
         # The step before has not ended yet where this is called: its capture must not be replaced under it.
         if self._name and start <= self._capture.skip_first + self._capture.cycle:
             return False
-        if any(self._schedule.action(step) is not Action.REST for step in range(start, start + warmup + active)):
+        if any(self.schedule.action(step) is not Action.REST for step in range(start, start + warmup + active)):
             return False
         self._capture = Schedule(skip_first=start, wait=0, warmup=warmup, active=active, repeat=1)
         self._name = folder
@@ -207,7 +207,7 @@ class WindowPlan:
 
     def next_window(self, step: int) -> float:
         """Return the first step from `step` on that is in a window of the schedule; infinity without one."""
-        return self._schedule.next_window(step)
+        return self.schedule.next_window(step)
 
     def ends_window(self, step: int) -> bool:
         """Whether `step` is the last one of its window."""
@@ -225,4 +225,4 @@ class WindowPlan:
 
     def _of(self, step: int) -> Schedule:
         captured = self._name and self._capture.action(step) is not Action.REST
-        return self._capture if captured else self._schedule
+        return self._capture if captured else self.schedule

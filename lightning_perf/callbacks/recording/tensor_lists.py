@@ -9,7 +9,7 @@ import torch
 
 from lightning_perf.objects import attributes, is_tensor, parts, size
 from lightning_perf.trace.tensors import KINDS, TensorKind
-from lightning_perf.workers.memory_limit import free_bytes
+from lightning_perf.workers.limits import free_bytes
 
 TensorLists: TypeAlias = dict[TensorKind, list[tuple[int, int, int]]]
 """For each kind the device (-1 for the host), address and size of each block."""

@@ -34,7 +34,7 @@ from lightning_perf.trace.description import (
     Batch,
 )
 from lightning_perf.trace.tensors import TENSORS_KEY
-from lightning_perf.workers.memory_limit import free_bytes
+from lightning_perf.workers.limits import free_bytes
 
 LAST_STEPS = 20
 LEAST_STEPS = 3

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.machine.environment import nvml_uuid
 from lightning_perf.machine.processor import process_counters
 from lightning_perf.run_files.fit.gpu_health import (
@@ -298,15 +297,6 @@ def summarize(samples: Sequence[Mapping[str, Any]], limits: Mapping[str, float])
 def _median(samples: Sequence[Mapping[str, Any]], name: str) -> float | None:
     values = [sample[name] for sample in samples if name in sample]
     return median(values) if values else None
-
-
-def gpu_uuids(trainer: Trainer) -> list[str]:
-    """The unique names of the GPUs that a rank watches: its own, and on rank 0 the others of this machine."""
-    strategy = trainer.strategy
-    devices = [strategy.root_device]
-    if trainer.is_global_zero:
-        devices += getattr(strategy, "parallel_devices", None) or ()
-    return device_uuids(list(dict.fromkeys(devices)))
 
 
 def device_uuids(devices: Sequence[torch.device]) -> list[str]:

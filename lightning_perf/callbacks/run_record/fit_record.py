@@ -9,15 +9,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.peak_memory import end_peak, start_peak
-from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
+from lightning_perf.callbacks.run_record.device_health import DeviceHealth
 from lightning_perf.callbacks.run_record.run_facts import (
     Later,
     OpenFacts,
@@ -27,6 +24,7 @@ from lightning_perf.callbacks.run_record.run_facts import (
     model_facts,
     training_facts,
 )
+from lightning_perf.callbacks.steps.fit_state import TrainingLoop
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.compare.records.fingerprint import NOT_HASHED
 from lightning_perf.machine.environment import host_notes
@@ -91,48 +89,25 @@ class LoopRecord(FitObserver):
     hash of the first batch is part of the first step's time, which comparisons leave out as warm-up. All that needs
     files, other programs or the driver waits for the end of the first batch. A fact that cannot be read, or a record
     that cannot be written, is reported as an error and left out.
-
-    Args:
-        sources: Functions that return further facts, by a name for errors. They are called before the first step.
-        later: Functions that return facts after the first batch, by a name for errors.
     """
 
     consequence = "the run record is incomplete"
 
-    def __init__(
-        self,
-        folder: Path | None,
-        errors: ErrorReporter,
-        *,
-        rank: int,
-        device: torch.device,
-        uuids: Callable[[], list[str]],
-        world_size: int,
-        later: Mapping[str, Callable[[], OpenFacts]],
-        facts: Mapping[str, FactValue] = MappingProxyType({}),
-        sources: Mapping[str, Callable[[], OpenFacts]] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, loop: TrainingLoop, folder: Path | None, errors: ErrorReporter) -> None:
+        self._loop = loop
         self._folder = folder
         self._errors = errors
-        self._rank = rank
-        self._device = device
-        self._uuids = uuids
-        self._siblings = world_size > 1
+        self._siblings = loop.world_size > 1
         self._recorder: RunRecorder | None = None
         self._health: DeviceHealth | None = None
         self._load: HostLoad | None = None
-        self._later = dict(later)
         self._open: dict[str, Later] = {}
         self._late = LateFacts({})
         self._batches = 0
-        self._watches = folder is None or (rank != 0 and device.type != "cuda")
-        if folder is None or rank != 0:
-            return
-        found = dict(facts)
-        for what, source in sources.items():
-            found |= self._ask(what, source)
-        with errors.instead("the run leaves no record"):
-            self._recorder = RunRecorder(folder, found, host_notes())
+        self._watches = folder is None or (loop.rank != 0 and loop.device.type != "cuda")
+        if folder is not None and loop.rank == 0:
+            with errors.instead("the run leaves no record"):
+                self._recorder = RunRecorder(folder, {}, host_notes())
 
     @property
     def idle(self) -> Collection[str]:
@@ -144,7 +119,7 @@ class LoopRecord(FitObserver):
         if self._recorder is None:
             return
         self._recorder.training_begins()
-        start_peak(self._device)
+        start_peak(self._loop.device)
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Hash the first batch that is trained on. The second one shows that the first is over."""
@@ -164,21 +139,22 @@ class LoopRecord(FitObserver):
             return
         self._watches = True
         with self._errors.instead(UNWATCHED, kind="device"):
-            if uuids := self._uuids():
-                self._health = DeviceHealth(uuids, rank=self._rank, siblings=self._siblings)
+            if uuids := self._loop.gpu_uuids():
+                self._health = DeviceHealth(uuids, rank=self._loop.rank, siblings=self._siblings)
                 self._health.start()
         if self._recorder is None:
             return
         with self._errors.instead("the load of the machine is not recorded"):
             self._load = HostLoad(siblings=self._siblings)
-        for what, source in self._later.items():
-            self._add(self._ask(what, source))
+        self.add_facts({"its surroundings": lambda: machine_facts(self._loop.device)})
         self._late = LateFacts(self._open)
 
-    def add_facts(self, what: str, source: Callable[[], OpenFacts]) -> None:
-        """Complete the fingerprint."""
-        if self._recorder is not None:
-            self._add(self._ask(what, source))
+    def add_facts(self, sources: Mapping[str, Callable[[], OpenFacts]]) -> None:
+        """Complete the fingerprint by the facts that functions return, by a name for errors."""
+        found: dict[str, FactValue] = {}
+        for what, source in sources.items() if self._recorder is not None else ():
+            found |= self._ask(what, source)
+        self._add(found)
 
     def epoch(
         self, epoch: int, steps: int, metrics: Mapping[str, object], higher_is_better: Mapping[str, bool] | None = None
@@ -206,7 +182,7 @@ class LoopRecord(FitObserver):
             self._add_news(health)
             if own is not None and self._folder is not None:
                 with self._errors.instead("the report lacks the GPU's clocks, power and energy", kind="device"):
-                    GPU_HEALTH.replace(self._folder, self._rank, own)
+                    GPU_HEALTH.replace(self._folder, self._loop.rank, own)
         load, self._load = self._load, None
         other_cpu_share = cpu_throttled_share = None
         if load is not None:
@@ -216,7 +192,7 @@ class LoopRecord(FitObserver):
             lambda recorder: recorder.ends(
                 outcome,
                 error=text,
-                peak_device_bytes=end_peak(self._device),
+                peak_device_bytes=end_peak(self._loop.device),
                 other_cpu_share=other_cpu_share,
                 cpu_throttled_share=cpu_throttled_share,
             )
@@ -254,30 +230,23 @@ class FitRecord(LoopRecord):
 
     def __init__(
         self,
+        loop: TrainingLoop,
         trainer: Trainer,
-        module: Module,
         folder: Path | None,
         errors: ErrorReporter,
-        keep_fp32: Sequence[str] = (),
         *,
+        keep_fp32: Sequence[str] = (),
         hashed: bool = True,
     ) -> None:
+        super().__init__(loop, folder, errors)
         self._trainer = trainer
         self._finished_epoch: int | None = None
-        super().__init__(
-            folder,
-            errors,
-            rank=int(trainer.global_rank),
-            device=trainer.strategy.root_device,
-            uuids=functools.partial(gpu_uuids, trainer),
-            world_size=int(trainer.world_size),
-            facts={"train.keep_fp32": ", ".join(keep_fp32) or None},
-            sources={
-                "the training": functools.partial(training_facts, trainer),
-                "the model": functools.partial(model_facts, module, hashed=hashed),
+        self.add_facts(
+            {
+                "the training": lambda: {**training_facts(trainer), "train.keep_fp32": ", ".join(keep_fp32) or None},
+                "the model": functools.partial(model_facts, loop.model, hashed=hashed),
                 "the data": functools.partial(data_facts, trainer, hashed=hashed),
-            },
-            later={"its surroundings": functools.partial(machine_facts, trainer.strategy.root_device)},
+            }
         )
 
     def on_epoch_end(self) -> None:

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
-from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.machine.processor import busy_s, process_counters
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.steps import WARMUP_STEPS
@@ -236,11 +237,13 @@ class WorkerUse:
         return slowest if is_only and self._workers > 1 else None
 
 
-class CoreUse(StepObserver):
+class CoreUse(FitObserver):
     """Measures the use of the cores from the end of the warm-up on, and the memory of a worker from its start on.
 
     It looks at the loader at ever greater distances: two hundred times in a million steps.
     """
+
+    consequence = "the use of the cores is not known"
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The state of a fit that its observers share, its training loop, and the hooks with which they follow its steps."""
+"""The state of a fit that its observers share, and its training loop."""
 
 from __future__ import annotations
 
@@ -94,7 +94,6 @@ class TrainingLoop(Protocol):
         log_every: Steps between two rows of the loggers; 0 without loggers.
         profiler: The Trainer's profiler, which it calls around every action; None without a Trainer.
         model: The model; None if it is not known.
-        expected_steps: Steps that the training will have; None if that is open.
         hook_times: A timer of hooks; None in a loop without hooks.
         nodes: Machines that it runs on; None if unknown.
         obstacle: Why the profiler cannot record this training, or None.
@@ -108,9 +107,12 @@ class TrainingLoop(Protocol):
     log_every: int
     profiler: Any
     model: Any
-    expected_steps: int | None
     hook_times: HookTimes | None
     obstacle: str | None
+
+    @property
+    def expected_steps(self) -> int | None:
+        """Steps that the training will have; None if that is open."""
 
     @property
     def global_step(self) -> int:
@@ -138,6 +140,9 @@ class TrainingLoop(Protocol):
     def tensor_source(self) -> tuple[Any, Iterable[Any]]:
         """Return the model, or None if it is not known, and the optimizers."""
 
+    def gpu_uuids(self) -> list[str]:
+        """Return NVML's names of the GPUs that this rank watches, its own first."""
+
 
 class RankFile(Protocol):
     """A file that each rank of a run writes for itself."""
@@ -162,44 +167,3 @@ class FitContext:
     def writer(self, log: Any, consequence: str) -> LogWriter[Any]:
         """Return a writer of a log. If a write fails, `consequence` is the loss to the user."""
         return LogWriter(log, self.path(log), self.errors.report, consequence)
-
-
-class Observer:
-    """Observes a fit until its end."""
-
-    def stop_waiting(self) -> None:
-        """Do not wait for the device any more: it may wait for a rank that is gone."""
-
-    def finish(self) -> None:
-        """Training has ended or failed: write the rest."""
-
-    def close(self) -> None:
-        """Remove everything that the observer added to torch and to the program. A second call does nothing."""
-
-
-class StepObserver(Observer):
-    """Follows the steps of a fit and their phases. A derived class overrides the hooks that it needs."""
-
-    def on_step_start(self) -> None:
-        """The step `FitState.step` starts."""
-
-    def add_batch(self, batch: Any) -> None:
-        """The open step trains on a batch."""
-
-    def on_step_end(self) -> None:
-        """The step is whole: its optimizer has stepped, and callbacks and logging are done."""
-
-    def on_step_dropped(self) -> None:
-        """The step ends before it is whole. If training continues, the next step has the same index."""
-
-    def on_training_pause(self) -> None:
-        """Validation starts or the epoch ends: the work until the next step belongs to none, though one may be open."""
-
-    def on_training_resume(self) -> None:
-        """Training resumes inside the step that was open at the pause."""
-
-    def on_phase_start(self, phase: Phase) -> None:
-        """A phase of the open step starts. Phases never overlap."""
-
-    def on_phase_end(self, phase: Phase) -> None:
-        """The phase ends."""

@@ -20,7 +20,8 @@ from types import FrameType
 
 from msgspec.structs import replace
 
-from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.machine.processor import process_counters
 from lightning_perf.run_files.hangs import HANGS, HangReport, stacks_path
 from lightning_perf.run_files.run_folder import RankMarkers
@@ -36,7 +37,7 @@ MAX_NAMED = 4
 _armed: weakref.WeakSet[HangWatch] = weakref.WeakSet()
 
 
-class HangWatch(StepObserver):
+class HangWatch(FitObserver):
     """A thread that looks at the counters of steps and batches, and reports when none has changed for `after_s`.
 
     A step itself costs nothing. The next report of the same standstill comes after twice the time. A phase that took
@@ -48,6 +49,8 @@ class HangWatch(StepObserver):
     Args:
         progress: Returns counters of everything that counts as progress.
     """
+
+    consequence = "hangs are not watched any more"
 
     def __init__(self, after_s: float, context: FitContext, progress: Callable[[], tuple[int, ...]]) -> None:
         self._after_s = after_s
@@ -68,7 +71,7 @@ class HangWatch(StepObserver):
         self._since_s = self._looked_s = self._armed_s = time.monotonic()
         self._next_s = after_s
 
-    def start(self) -> None:
+    def open(self) -> None:
         """Watch until `close`."""
         if self._folder is not None:
             self._file = stacks_path(self._folder, self._rank).open("a", encoding="utf-8", errors="replace")
@@ -98,7 +101,7 @@ class HangWatch(StepObserver):
             faulthandler.cancel_dump_traceback_later()
 
     def _run(self) -> None:
-        with self._errors.instead("hangs are no longer watched", kind="hangs"):
+        with self._errors.instead(self.consequence, kind="hangs"):
             while not self._done.wait(self._look_s):
                 self.look(time.monotonic())
 

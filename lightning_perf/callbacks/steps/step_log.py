@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from lightning_perf.callbacks.steps.fit_state import FitContext, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitContext
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.callbacks.trainer_log import TrainerLog
+from lightning_perf.run_files.captures import WINDOWS, RecordedWindow
 from lightning_perf.run_files.steps import STEPS, StepSample
 
 FLUSH_EVERY = 50
@@ -17,24 +19,29 @@ KEPT = 10_000
 """Samples kept in memory, for the report of a fit that cannot save them."""
 
 
-class StepLog(StepObserver):
-    """Writes step samples to a file, and gives them to the log of the Trainer's loggers.
+class StepLog(FitObserver):
+    """Writes step samples and windows to files, and gives samples to the log of the Trainer's loggers.
 
     Files and loggers are written between steps, in time that is neither measured nor recorded. A file that cannot be
     written causes one warning. If the loop has `log_every` 0, nothing is logged.
     """
 
+    consequence = "step times are no longer saved"
+
     def __init__(self, context: FitContext, trainer_log: TrainerLog) -> None:
         self._state = context.state
-        self._file = context.writer(STEPS, "step times are no longer saved")
+        self._file = context.writer(STEPS, self.consequence)
+        self._windows = context.writer(WINDOWS, "the cost of the profiler is no longer saved")
         self._trainer_log = trainer_log
         self._log_every = context.loop.log_every
         self._flushed_s = time.monotonic()
         self._latest: deque[StepSample] = deque(maxlen=KEPT)
         self._unwritten: list[StepSample] = []
 
-    def add(self, sample: StepSample) -> None:
-        """Take a finished sample."""
+    def on_window(self, window: RecordedWindow) -> None:
+        self._windows.append(window)
+
+    def on_sample(self, sample: StepSample) -> None:
         self._latest.append(sample)
         if self._file.path is not None:
             self._unwritten.append(sample)

@@ -11,7 +11,8 @@ import torch
 from msgspec import Struct
 
 from lightning_perf.callbacks.steps.batch_parts import batch_samples, count_tokens
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase
+from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.steps import StepSample
 
 AT_ONCE_NS = 20_000
@@ -137,7 +138,7 @@ def cuda_clock(device: torch.device) -> DeviceClock:
     return DeviceClock(new_event, lambda: torch.cuda.current_stream(device))
 
 
-class StepTimer(StepObserver):
+class StepTimer(FitObserver):
     """Times each whole step: step time, wait for data, device time, samples, tokens.
 
     With a device clock, the step time is the device's: if the host runs ahead, its own clock measures how fast it
@@ -148,6 +149,8 @@ class StepTimer(StepObserver):
         device_clock: Times the device; None on a device without timing events.
         phases_ns: Returns `StepSample.compute_ns` and `StepSample.wait_ns` of the time since the last call.
     """
+
+    consequence = "steps are not timed any more"
 
     def __init__(
         self,

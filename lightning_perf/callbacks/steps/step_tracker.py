@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, Signal, StepObserver, TrainingLoop
-from lightning_perf.callbacks.steps.observers import FitObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, Signal, TrainingLoop
+from lightning_perf.callbacks.steps.observers import FitObserver, Observers
 
 _PHASES = {
     Signal.FETCH: Phase.FETCH,
@@ -30,7 +29,7 @@ _OPTIMIZER_HOOKS = frozenset({"on_optimizer_step_start", "on_optimizer_step_end"
 
 
 class StepTracker(FitObserver):
-    """Follows the training loop and calls the observers of its steps and phases.
+    """Follows the training loop, and calls the hooks of steps and phases.
 
     A step starts with the fetch of its first batch. It is whole once an optimizer has stepped and the batch has ended.
     It lasts until the next fetch, validation or the end of the epoch, so that it includes the work of callbacks,
@@ -41,31 +40,25 @@ class StepTracker(FitObserver):
     If the loop nests phases (backward inside a manual `training_step`), the inner one interrupts the outer.
 
     Args:
-        observers: Called in this order when something starts, and in reverse when it ends. Unless the profiler records,
-            they are notified of fetches and checkpoints only, which makes a step cheaper.
+        observers: The list of the fit. Unless the profiler records, it hears of fetches and checkpoints only, so that a
+            step is cheaper.
+        followers: The observers in it that would wait in vain for steps without the tracker: it takes them along.
         counts_all: Whether `counter` always sees every optimizer step, so that hooks of optimizers only limit phases.
-        on_follow: Called when all phases have to be followed, or no longer, and the tracker is idle in other hooks.
     """
 
     def __init__(
         self,
         state: FitState,
         counter: TrainingLoop,
-        observers: Sequence[StepObserver],
+        observers: Observers,
+        followers: Sequence[FitObserver] = (),
         *,
         counts_all: bool = False,
-        on_follow: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._state = state
         self._counter = counter
-        self._at_end = at_end = observers[::-1]
-        self._step_starts = _overridden(StepObserver.on_step_start, observers)
-        self._step_ends = _overridden(StepObserver.on_step_end, at_end)
-        self._pauses = _overridden(StepObserver.on_training_pause, at_end)
-        self._resumes = _overridden(StepObserver.on_training_resume, observers)
-        self._batch_takers = _overridden(StepObserver.add_batch, observers)
-        self._phase_starts = _overridden(StepObserver.on_phase_start, observers)
-        self._phase_ends = _overridden(StepObserver.on_phase_end, at_end)
+        self._observers = observers
+        self._followers = followers
         self._numbered = False
         self._open = False
         self._paused = False
@@ -81,7 +74,6 @@ class StepTracker(FitObserver):
         self._began_in_optimizer = False
         self._phases: list[Phase] = []
         self._idle = _PHASE_HOOKS | (_OPTIMIZER_HOOKS if counts_all else frozenset())
-        self._on_follow = on_follow
         self._followed = _ALWAYS
 
     @property
@@ -115,8 +107,7 @@ class StepTracker(FitObserver):
         if not self._open or self._whole:
             self._open_or_resume()
         self._in_batch = True
-        for take in self._batch_takers:
-            take(batch)
+        self._observers.add_batch(batch)
 
     def on_before_backward(self, loss: Any) -> None:  # noqa: ARG002
         if Phase.BACKWARD in self._followed:
@@ -171,21 +162,13 @@ class StepTracker(FitObserver):
             self._whole = self._optimizer_stepped or self._unseen_batches > UNSEEN_BATCHES
 
     def finish(self) -> None:
-        """Drop an open step that is not whole, and let all observers write the rest."""
+        """Drop an open step that is not whole."""
         if self._open:
             self._close()
-        for observer in self._at_end:
-            observer.finish()
-
-    def stop_waiting(self) -> None:
-        for observer in self._at_end:
-            observer.stop_waiting()
 
     def close(self) -> None:
-        """Close all observers, also if one of them fails."""
-        with ExitStack() as stack:
-            for observer in reversed(self._at_end):
-                stack.callback(observer.close)
+        for follower in self._followers[::-1]:
+            self._observers.remove(follower)
 
     def _open_or_resume(self) -> None:
         if self._open and self._whole:
@@ -201,16 +184,14 @@ class StepTracker(FitObserver):
                 self._numbered = True
                 state.first_number = self._counter.step_number()
             state.step, state.checkpoint_saved = state.whole_steps, False
-            for start in self._step_starts:
-                start()
+            self._observers.on_step_start()
             if state.recording != (self._followed is _ALL):
                 self._followed = _ALL if state.recording else _ALWAYS
-                self._on_follow(state.recording)
+                self._observers.follow_phases(state.recording)
             state.in_step = True
         elif self._paused:
             self._paused = False
-            for resume in self._resumes:
-                resume()
+            self._observers.on_training_resume()
             state.in_step = True
 
     def _pause(self) -> None:
@@ -220,8 +201,7 @@ class StepTracker(FitObserver):
             self._close()
         self._paused = True
         self._state.in_step = False
-        for pause in self._pauses:
-            pause()
+        self._observers.on_training_pause()
 
     def _close(self) -> None:
         while self._phases:
@@ -229,11 +209,9 @@ class StepTracker(FitObserver):
         self._open = self._state.in_step = False
         self._state.whole_steps += self._whole
         if self._whole:
-            for end in self._step_ends:
-                end()
+            self._observers.on_step_end()
         else:
-            for observer in self._at_end:
-                observer.on_step_dropped()
+            self._observers.on_step_dropped()
 
     def _start_phase(self, phase: Phase) -> None:
         if not self._open or self._paused:
@@ -242,25 +220,15 @@ class StepTracker(FitObserver):
             self._state.checkpoint_saved = True
         phases = self._phases
         if phases:
-            for end in self._phase_ends:
-                end(phases[-1])
+            self._observers.on_phase_end(phases[-1])
         phases.append(phase)
-        for start in self._phase_starts:
-            start(phase)
+        self._observers.on_phase_start(phase)
 
     def _end_phase(self, phase: Phase) -> None:
         phases = self._phases
         if not phases or phases[-1] is not phase:
             return
         phases.pop()
-        for end in self._phase_ends:
-            end(phase)
+        self._observers.on_phase_end(phase)
         if phases:
-            for start in self._phase_starts:
-                start(phases[-1])
-
-
-def _overridden(inherited: Callable[..., None], observers: Sequence[StepObserver]) -> tuple[Callable[..., None], ...]:
-    """Return a method of those observers that override it: the others need no call in every step."""
-    methods = [getattr(observer, inherited.__name__) for observer in observers]
-    return tuple(method for method in methods if getattr(method, "__func__", None) is not inherited)
+            self._observers.on_phase_start(phases[-1])

@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import find_records
+from lightning_perf.compare.study.checkouts import Lease, LeaseTakenError, device_leases
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
-from lightning_perf.compare.study.lease import Lease, LeaseTakenError, device_leases
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place
+from lightning_perf.workers.channel import describe_exit, last_lines
 from lightning_perf.workers.command import StoppedError, run_command
-from lightning_perf.workers.exit_status import describe_exit, last_lines
 
 TICK_S = 0.5
 """Seconds between two looks at the progress of the blocks."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_perf.compare.engines.block import TICK_S, Device, repeats_lost, run_block
-from lightning_perf.compare.errors import CompareError
+from lightning_perf.errors import CompareError
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.report.recording import Recording, analyze_recording, decode_recording, encode_recording
 

@@ -8,8 +8,8 @@ from enum import Enum
 
 from msgspec import Struct
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import RunRecord
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.run_record import EpochEnded
 from lightning_perf.statistics.collapse import ReachTime
 

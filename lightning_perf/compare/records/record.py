@@ -13,9 +13,8 @@ import numpy as np
 from msgspec import Struct, field
 
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
-from lightning_perf.compare.errors import CompareError
-from lightning_perf.errors import TraceError
-from lightning_perf.project import install_command
+from lightning_perf.errors import CompareError, TraceError
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.report.document import read_predicted_speedup
 from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from lightning_perf.run_files.run_record import (

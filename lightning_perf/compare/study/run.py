@@ -14,9 +14,8 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
-from lightning_perf.compare.study.results import block_states, code_changes
+from lightning_perf.compare.study.definition import WARM_UP, Study, block_states, code_changes, read_study
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import (
     STUDY_NAME,
@@ -83,7 +82,7 @@ def run_study(
             "A study needs Linux or macOS. To compare its runs on this machine, use lightning-perf compare."
         )
     # Imported here because Windows lacks these locks, and comparing the runs of a study works there.
-    from lightning_perf.compare.study.lease import Lease, LeaseTakenError
+    from lightning_perf.compare.study.checkouts import Lease, LeaseTakenError
 
     folder = folder.absolute()
     budget = _Budget(budget_s)

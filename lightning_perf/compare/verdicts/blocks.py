@@ -23,8 +23,7 @@ from lightning_perf.show.blocks import (
     listing,
     table,
 )
-from lightning_perf.statistics.drift import Drift
-from lightning_perf.statistics.spread import Spread
+from lightning_perf.statistics.spread import Drift, Spread
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import (
     NOT_AVAILABLE,
@@ -38,8 +37,7 @@ from lightning_perf.units import (
 )
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult, Prediction
-    from lightning_perf.compare.verdicts.refusal import Unfair
+    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult, Prediction, Unfair
 
 
 STYLES: dict[GateOutcome, Style] = {
@@ -60,7 +58,9 @@ VERDICT_STYLES: dict[str, Style] = {
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the blocks of a comparison, the verdicts first."""
-    yield Context((Heading(_title(comparison), level=1), *_overall_result(comparison)))
+    verdicts = ", ".join(f"{candidate.arm} {candidate.verdict.kind.value}" for candidate in comparison.candidates)
+    title = f"Comparison with {comparison.baseline}: {verdicts}"
+    yield Context((Heading(title, level=1), *_overall_result(comparison)))
     yield from verdict_blocks(comparison)
     yield Context((*listing(_origin(comparison)), _arms(comparison)))
     yield gate_table(comparison.gates)
@@ -91,11 +91,6 @@ def unfair_blocks(refusal: Unfair, notes: Sequence[str]) -> Iterator[Block]:
         yield table(("", refusal.baseline, arm), rows, title)
     yield from listing(notes)
     yield Line(way_out(refusal))
-
-
-def _title(comparison: Comparison) -> str:
-    verdicts = ", ".join(f"{candidate.arm} {candidate.verdict.kind.value}" for candidate in comparison.candidates)
-    return f"Comparison with {comparison.baseline}: {verdicts}"
 
 
 def _overall_result(comparison: Comparison) -> Iterator[Line]:

@@ -23,10 +23,8 @@ from lightning_perf.compare.verdicts.gates import (
 from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithms
 from lightning_perf.compare.verdicts.verdict import Evidence, describe_verdict
 from lightning_perf.statistics.collapse import clopper_pearson, first_to_reach, kaplan_meier_median
-from lightning_perf.statistics.describe import describe
-from lightning_perf.statistics.drift import measure_drift
-from lightning_perf.statistics.spread import compare_spread
-from lightning_perf.statistics.values import Estimate, Probability, finite
+from lightning_perf.statistics.spread import compare_spread, measure_drift
+from lightning_perf.statistics.values import Estimate, Probability, describe, finite
 
 
 def compare_arms(

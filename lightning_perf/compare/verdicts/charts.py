@@ -244,6 +244,10 @@ def run_order(comparison: Comparison) -> Iterator[Block]:
     what = "drift" if comparison.drift.change.value is None else "drift from the first run to the last"
     aside = f"{what}: {drift_text(comparison.drift)}"
     yield Heading("Step time in the order of runs", definition="drift", aside=aside)
+    # A band behind the runs of every other block. Blocks that ran side by side have several bands.
+    order = {block: place for place, block in enumerate(dict.fromkeys(run.block for run in used))}
+    odd = [n for n, run in enumerate(used) if comparison.blocked and order[run.block] % 2]
+    bands = [band(n + 0.5, n + 1.5, "sunken") for n in odd]
     every = {"range": [0.4, len(used) + 0.6], "dtick": None if len(used) > 16 else 1}
     zero = {"zeroline": True, "zerolinecolor": "--ink-soft"}
     yield Plot(
@@ -252,7 +256,7 @@ def run_order(comparison: Comparison) -> Iterator[Block]:
         {
             "xaxis": {"title": "runs in order of start", **every},
             "yaxis": {"title": "% from the arm's mean", **zero},
-            "shapes": _bands(used) if comparison.blocked else [],
+            "shapes": bands,
         },
         height=300,
         legend=arm_legend(comparison),
@@ -273,12 +277,6 @@ def _drift_line(comparison: Comparison, count: int) -> Iterable[Trace]:
     x = [1 + (count - 1) * step / (DRIFT_POINTS - 1) for step in range(DRIFT_POINTS)]
     y = [100 * math.expm1(slope * (place - (count + 1) / 2)) for place in x]
     return [line(x, y, (), "ink-soft", look={"dash": "dash"})]
-
-
-def _bands(used: Sequence[Run]) -> list[Trace]:
-    """Return a band behind the runs of every other block. Blocks that ran side by side have several bands."""
-    order = {block: place for place, block in enumerate(dict.fromkeys(run.block for run in used))}
-    return [band(n + 0.5, n + 1.5, "sunken") for n, run in enumerate(used) if order[run.block] % 2]
 
 
 def _arm(comparison: Comparison, arm: Arm, metric: str, factor: float, belongs: Callable[[Run], bool]) -> list[Trace]:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.metrics import METRICS, best_logged
 from lightning_perf.compare.records.record import GIVEN_UP, RunRecord
+from lightning_perf.compare.verdicts.comparison import UnfairError
 from lightning_perf.compare.verdicts.facts import Facts, without_warm_up
 from lightning_perf.compare.verdicts.gates import ALLOW_WORK
-from lightning_perf.compare.verdicts.refusal import UnfairError
+from lightning_perf.errors import CompareError, InvalidRunsError
 from lightning_perf.units import format_duration
 
 FAR_APART_S = 3600.0

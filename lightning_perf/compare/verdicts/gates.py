@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
+from lightning_perf.errors import CompareError
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.values import Estimate
 

@@ -1,8 +1,14 @@
-"""The parts of a comparison's page, and of a refusal's."""
+"""The parts of a comparison's page and of a refusal's, and its pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import importlib
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -18,13 +24,18 @@ from lightning_perf.compare.verdicts.charts import (
     run_order,
     time_boxes,
 )
+from lightning_perf.errors import CompareError
 from lightning_perf.report.labels import count_of
+from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, note, table
+from lightning_perf.show.plots import draw_picture, image, short_name
 from lightning_perf.units import NOT_AVAILABLE, column_format, format_duration, format_ratio, format_share
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run
-    from lightning_perf.compare.verdicts.refusal import Unfair
+    from matplotlib.figure import Figure
+
+    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run, Unfair
+    from lightning_perf.show.blocks import Block
 
 
 def comparison_parts(comparison: Comparison) -> dict[str, Iterable[Block]]:
@@ -100,7 +111,10 @@ def _arms(comparison: Comparison) -> Table:
     rows: list[TableRow] = []
     for arm in comparison.arms:
         left_out = ", ".join(f"{count} {reason}" for reason, count in arm.left_out.items()) or "none"
-        collapsed = Cell(_collapsed(arm), arm.collapsed.value)
+        share, ends = arm.collapsed, ""
+        if share.value is not None and share.low is not None:
+            ends = f" ({format_share(share.low)} to {format_share(share.high)})"
+        collapsed = Cell(f"{format_share(share.value)}{ends}", share.value)
         rows.append(
             (arm_cell(comparison, arm.name), arm.used, left_out, collapsed, _p(fisher.get(arm.name)), *_goal(arm, goal))
         )
@@ -116,13 +130,6 @@ def _goal(arm: Arm, goal: float | None) -> TableRow:
     median_s = arm.median_time_to_accuracy_s
     time = Cell("fewer than half") if median_s is None else Cell(format_duration(1e9 * median_s), median_s)
     return arm.reached_goal, time
-
-
-def _collapsed(arm: Arm) -> str:
-    share = arm.collapsed
-    if share.value is None or share.low is None:
-        return format_share(share.value)
-    return f"{format_share(share.value)} ({format_share(share.low)} to {format_share(share.high)})"
 
 
 def _metrics(comparison: Comparison) -> Table:
@@ -192,3 +199,91 @@ def _value(metric: Metric, value: float | None, values: Sequence[float | None]) 
 
 def _p(p: float | None) -> Cell:
     return Cell(NOT_AVAILABLE if p is None else f"{p:.3g}", p)
+
+
+EVENTS_SUFFIX = ".comparison"
+
+PLOTS: Mapping[str, Callable[[Comparison], Iterable[Block]]] = {
+    "times": lambda comparison: chain(time_boxes(comparison, "step_time"), time_boxes(comparison, "train_time")),
+    "accuracy": accuracy_boxes,
+    "pairs": block_lines,
+    "ratios": forest,
+    "order": run_order,
+    "prediction": predictions,
+}
+"""The plots by their names, which are also those of their files."""
+
+
+class SavedPlots:
+    """The saved plots. ``str()`` returns a line that lists them."""
+
+    def __init__(self, folder: Path, files: tuple[Path, ...], *, in_tensorboard: bool) -> None:
+        self.folder, self.files, self.in_tensorboard = folder, files, in_tensorboard
+
+    def __str__(self) -> str:
+        names = ", ".join(file.stem for file in self.files if file.suffix == ".png") or "none, there is nothing to draw"
+        how = f"tensorboard --logdir {self.folder}" if self.in_tensorboard else "TensorBoard is not installed"
+        return f"{names}: {self.folder} ({how})"
+
+
+def draw_plots(comparison: Comparison) -> dict[str, Figure]:
+    """Draw every plot that the comparison has data for."""
+    head = _origin(comparison)
+    drawn = {name: draw_picture(blocks(comparison), head, "compare") for name, blocks in PLOTS.items()}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def save_plots(comparison: Comparison, folder: Path) -> SavedPlots:
+    """Draw and save the plots; see `Comparison.save_plots`.
+
+    Plots of an earlier comparison in the folder are replaced, or removed if this comparison lacks them.
+    """
+    figures = draw_plots(comparison)
+    images = {f"{name}.{kind}": image(figure, kind) for name, figure in figures.items() for kind in ("png", "svg")}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in images.items():
+            replace_file(folder / name, content)
+        for name in PLOTS.keys() - figures.keys():
+            for suffix in (".png", ".svg"):
+                (folder / name).with_suffix(suffix).unlink(missing_ok=True)
+        in_tensorboard = _write_events(folder, {name: images[f"{name}.png"] for name in figures})
+    except OSError as error:
+        raise CompareError(f"{folder}: the plots cannot be written ({error.strerror}). Give another folder.") from error
+    return SavedPlots(folder, tuple(folder / name for name in images), in_tensorboard=in_tensorboard)
+
+
+def _origin(comparison: Comparison) -> str:
+    """Return the number of drawn runs per arm, of runs left out by reason, and the hardware."""
+    counts = [arm.used for arm in comparison.arms]
+    several = ", ".join(f"{arm.used} {short_name(arm.name, 24)}" for arm in comparison.arms)
+    text = f"n = {counts[0]} per arm" if len(set(counts)) == 1 else f"n = {several}"
+    text += ", in blocks" if comparison.blocked else ", not in blocks"
+    left_out = sum((Counter(arm.left_out) for arm in comparison.arms), Counter[str]())
+    if left_out:
+        text += f" (left out: {', '.join(f'{count} {short_name(reason)}' for reason, count in left_out.items())})"
+    return f"{text} · {', '.join(comparison.hardware) or 'hardware not recorded'}"
+
+
+def _write_events(folder: Path, images: Mapping[str, bytes]) -> bool:
+    """Write TensorBoard's event file, and remove that of an earlier comparison."""
+    try:
+        event = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        summary = importlib.import_module("tensorboard.compat.proto.summary_pb2").Summary
+        writing = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+    except ImportError:
+        return False
+    earlier = list(folder.glob(f"events.out.tfevents.*{EVENTS_SUFFIX}"))
+    values = []
+    for name, content in images.items():
+        width, height = struct.unpack(">II", content[16:24])  # of the header of a PNG file
+        picture = summary.Image(height=height, width=width, colorspace=4, encoded_image_string=content)
+        values.append(summary.Value(tag=f"comparison/{name}", image=picture))
+    writer = writing.EventFileWriter(str(folder), filename_suffix=EVENTS_SUFFIX)
+    try:
+        writer.add_event(event.Event(wall_time=time.time(), step=0, summary=summary(value=values)))
+    finally:
+        writer.close()
+    for path in earlier:
+        path.unlink(missing_ok=True)
+    return True

@@ -14,21 +14,26 @@ from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import MetricResult, Run
 from lightning_perf.compare.verdicts.gates import ALLOW_SESSIONS, ALLOW_WORK
 from lightning_perf.statistics.collapse import CollapseCounts
-from lightning_perf.statistics.describe import describe
+from lightning_perf.statistics.exact import (
+    MAX_RUNS,
+    hodges_lehmann_shift,
+    sign_flip_test,
+    signed_rank_test,
+    two_sample_test,
+    walsh_interval,
+)
 from lightning_perf.statistics.location import (
     Difference,
     interval,
     mean_ratio,
+    minimal_detectable_effect,
     paired_difference,
     paired_ratio,
     skewness,
     unpaired_difference,
     unpaired_ratio,
 )
-from lightning_perf.statistics.permutation import sign_flip_test, two_sample_test
-from lightning_perf.statistics.power import minimal_detectable_effect
-from lightning_perf.statistics.ranks import MAX_RUNS, hodges_lehmann_shift, signed_rank_test, walsh_interval
-from lightning_perf.statistics.values import Estimate, Probability, finite
+from lightning_perf.statistics.values import Estimate, Probability, describe, finite
 
 ONE_SESSION = "the arms did not alternate, so a change of the machine could cause the same difference"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_perf.errors import LocatedError
-from lightning_perf.project import page_url
+from lightning_perf.lazy_imports import page_url
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_perf.inference.measurement.measure import Time, Timed
-from lightning_perf.inference.model.subject import finish
+from lightning_perf.inference.model import finish
 
 if TYPE_CHECKING:
     from torch import Tensor

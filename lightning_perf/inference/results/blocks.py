@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lightning_perf.inference.counting.document import Count, Peaks, Roofline
-from lightning_perf.inference.measurement.accuracy import Accuracy
+from lightning_perf.inference.measurement.measure import Accuracy
 from lightning_perf.report.labels import count_of
 from lightning_perf.show.blocks import Block, Cell, Line, Table, TableRow, listing, table
 from lightning_perf.statistics.values import Estimate
@@ -23,8 +23,7 @@ from lightning_perf.units import (
 
 if TYPE_CHECKING:
     from lightning_perf.inference.results import tradeoff as results
-    from lightning_perf.inference.results.sweep import Sweep
-    from lightning_perf.inference.results.tradeoff import Tradeoff
+    from lightning_perf.inference.results.tradeoff import Sweep, Tradeoff
 
 
 def tradeoff_blocks(tradeoff: Tradeoff, layers: int) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""`Tradeoff`: the typed, versioned document of accuracy, latency and size; JSON on disk."""
+"""`Tradeoff` and `Sweep`: the documents of variants of a model, and of untrained backbones."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import IO, TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_perf.documents import Format, PageDocument, SavedDocument
-from lightning_perf.inference.counting.document import Count, Roofline
+from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
+from lightning_perf.inference.counting.document import Count, Peaks, Roofline
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.measurement.accuracy import Accuracy
-from lightning_perf.inference.measurement.measure import Effort, Latency
+from lightning_perf.inference.measurement.measure import Accuracy, Effort, Latency
 from lightning_perf.report.labels import count_of
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lightning_perf.page.blocks import Parts
     from lightning_perf.page.html import Kind
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.show.blocks import Block, Parts
+
 
 SCHEMA_VERSION = 1
 """Version of the document's layout. Increase it with every change that an old reader would misread."""
@@ -199,7 +198,7 @@ class PlottedDocument(SavedDocument, frozen=True):
             InferenceError: There is nothing to plot, or the file cannot be written.
             MissingExtraError: matplotlib is not installed.
         """
-        from lightning_perf.inference.results.plot import save_plot
+        from lightning_perf.inference.results.page import save_plot
 
         save_plot(self._draw(), Path(path))
 
@@ -287,12 +286,12 @@ class Tradeoff(PageDocument, PlottedDocument, frozen=True):
         Args:
             layers: Rows of the table of layers.
         """
-        from lightning_perf.show.markdown import to_markdown
+        from lightning_perf.show.markup import to_markdown
 
         return to_markdown(self.blocks(layers))
 
     def _draw(self) -> Figure:
-        from lightning_perf.inference.results.plot import draw_tradeoff
+        from lightning_perf.inference.results.page import draw_tradeoff
 
         return draw_tradeoff(self)
 
@@ -303,3 +302,79 @@ class Tradeoff(PageDocument, PlottedDocument, frozen=True):
         from lightning_perf.inference.results.page import tradeoff_parts
 
         return tradeoff_parts(self)
+
+
+SWEEP_VERSION = 1
+"""Version of the document's layout. Increase it with every change that an old reader would misread."""
+
+
+class SweepRow(Struct, frozen=True):
+    """The results of one backbone.
+
+    Attributes:
+        name: Name of the backbone, as given.
+        reason: Reason why it has no latency; None if it has one.
+        parameters: Number of parameters.
+        macs: Multiply-accumulates of the batch.
+        size_bytes: Bytes of parameters and buffers.
+        uncounted: Whether it has operators without a formula, so that `macs` is too low.
+        latency: Latency, with the speed-up over the first backbone.
+        bound_ms: Shortest possible time for arithmetic and memory traffic.
+        efficiency: `bound_ms` divided by the median latency: the share of the peak that it reaches.
+    """
+
+    name: str
+    reason: str | None = None
+    parameters: int | None = None
+    macs: int | None = None
+    size_bytes: int | None = None
+    uncounted: bool = False
+    latency: Latency | None = None
+    bound_ms: float | None = None
+    efficiency: float | None = None
+
+
+class Sweep(TextDocument, PlottedDocument, frozen=True):
+    """Latency of untrained backbones in eager PyTorch and float32, timed in alternating rounds.
+
+    Attributes:
+        schema_version: `SCHEMA_VERSION` of the writer.
+        tool_version: Version of lightning_perf that wrote it.
+        input_shape: Channels, height and width of one input.
+        classes: Number of outputs of each backbone.
+        batch: Inputs per call.
+        threads: CPU threads.
+        machine: Machine of the measurement.
+        effort: Number and duration of the timed calls.
+        peaks: Peak rates of the device.
+        noise: A/A noise: the speed-up of a second measurement of the first backbone over the first one; None if no
+            backbone ran.
+        macs_correlation: Spearman's rank correlation of MACs and median latency; None with fewer than three backbones.
+        rows: The backbones, the fastest first, then the ones without a latency.
+    """
+
+    schema_version: int
+    tool_version: str
+    input_shape: tuple[int, ...]
+    classes: int
+    batch: int
+    threads: int
+    machine: Machine
+    effort: Effort
+    peaks: Peaks
+    noise: Estimate | None
+    macs_correlation: float | None
+    rows: tuple[SweepRow, ...]
+
+    _format = Format("sweep", "sweep", SWEEP_VERSION, "time the backbones again", InferenceError)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the table of the backbones, and remarks on the figures."""
+        from lightning_perf.inference.results.blocks import sweep_blocks
+
+        return sweep_blocks(self)
+
+    def _draw(self) -> Figure:
+        from lightning_perf.inference.results.page import draw_sweep
+
+        return draw_sweep(self)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 
 Call = Callable[[Tensor], Tensor]
 """A function from float32 inputs ``(n, …)`` to float32 outputs ``(n, …)``, both on the runtime's device, for any n ≥

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import VariantError, variant_errors
-from lightning_perf.inference.model.subject import Subject, on_device
+from lightning_perf.inference.model import Subject, on_device
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.machine.processor import BF16_FLAGS, FP16_FLAGS, cpu_flags
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf.inference.errors import VariantError, missing_package, package_versions, require, variant_errors
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 from lightning_perf.machine.processor import cpu_flags
 
 if TYPE_CHECKING:

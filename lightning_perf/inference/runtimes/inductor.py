@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import VariantError, missing_package, quietly, require, variant_errors
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.eager import load_module, module_call, save_module
 from lightning_perf.inference.runtimes.export import export_program, tracing

@@ -14,8 +14,9 @@ from lightning_perf.inference.runtimes.onnx_runtimes import (
     OnnxRuntimeInt8Dynamic,
     OpenVino,
     OpenVinoInt8,
+    TensorRtFp16,
+    TensorRtInt8,
 )
-from lightning_perf.inference.runtimes.tensorrt import TensorRtFp16, TensorRtInt8
 from lightning_perf.inference.runtimes.torchao_int8 import Int8Pt2e, Int8WeightOnly
 
 RUNTIMES: tuple[Runtime, ...] = (

@@ -11,7 +11,7 @@ from torch import nn
 
 from lightning_perf.errors import reason_of
 from lightning_perf.inference.errors import VariantError, missing_package, package_versions, quietly, variant_errors
-from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.model import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.eager import Eager, module_call, save_module
 from lightning_perf.inference.runtimes.export import CALIBRATION_BATCH, export_program, require_calibration, tracing

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from lightning_perf import __version__
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.model.subject import shape_text
+from lightning_perf.inference.model import shape_text
 from lightning_perf.machine.environment import version_facts
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.saved_json import decode_json
 
 if TYPE_CHECKING:
-    from lightning_perf.inference.model.subject import Subject
+    from lightning_perf.inference.model import Subject
     from lightning_perf.inference.runtimes.base import Call
-    from lightning_perf.inference.variants.worker import Origin
+    from lightning_perf.inference.variants.running import Origin
 
 
 def checked_call(call: Call, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Call:

@@ -1,20 +1,70 @@
-"""`Variant`: a chain of transforms and a runtime, parsed from its name."""
+"""`Variant`: a chain of transforms and a runtime, parsed from its name, and the models that chains make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from msgspec import Struct
+from msgspec.structs import replace
+from torch import nn
 
-from lightning_perf.inference.errors import InferenceError
+from lightning_perf.errors import reason_of
+from lightning_perf.inference.errors import InferenceError, VariantError
+from lightning_perf.inference.model import Subject
 from lightning_perf.inference.runtimes.base import Runtime
 from lightning_perf.inference.runtimes.registry import RUNTIME_NAMES, find_runtime
-from lightning_perf.inference.transforms.base import Transform
-from lightning_perf.inference.transforms.registry import find_transform
+from lightning_perf.inference.transforms import Distil, FineTune, Prune, Separable, Share, Sparsify, Transform
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+TRANSFORM_NAMES = (
+    "prune-25",
+    "prune-50",
+    "prune-75",
+    "sparsify-50",
+    "sparsify-90",
+    "share-5bit",
+    "share-4bit",
+    "separable",
+    "distil",
+)
+"""Names to show. Numbers may vary: ``prune-N`` from 1 to 95, ``sparsify-N`` from 1 to 99, ``share-Nbit`` from 1 to
+8."""
+
+_NUMBERED: tuple[tuple[str, int, Callable[[int], Transform]], ...] = (
+    (r"prune-(\d+)", 95, Prune),
+    (r"sparsify-(\d+)", 99, Sparsify),
+    (r"share-(\d+)bit", 8, Share),
+)
+
+
+def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Transform:
+    """Find a transform by its name."""
+    for pattern, most, make in _NUMBERED:
+        if match := re.fullmatch(pattern, name):
+            number = int(match[1])
+            if not 1 <= number <= most:
+                raise InferenceError(f"{name}: the number must be from 1 to {most}, got {number}.")
+            return make(number)
+    plain: list[Transform] = [Separable(), Distil()]
+    taught = [
+        Distil(student, make_student, has_teacher=has_teacher)
+        for student, make_student in (students or {}).items()
+        for has_teacher in (True, False)
+    ]
+    for transform in (*plain, *taught):
+        if transform.name == name:
+            return transform
+    names = [*TRANSFORM_NAMES, *(transform.name for transform in taught)]
+    raise InferenceError(f"Unknown transform {name!r}. Choose from {', '.join(names)}.")
+
 
 BASELINE = "eager"
 """The original as PyTorch runs it. All other variants are compared with it."""
@@ -118,3 +168,111 @@ def parse_variants(
     """
     variants = {variant.name: variant for variant in (parse_variant(name, students) for name in (BASELINE, *names))}
     return tuple(variants.values())
+
+
+class Storage(Struct, frozen=True):
+    """Sizes of a model's weights and buffers.
+
+    Attributes:
+        gzip_bytes: Size after compression with zlib, level 6, as gzip uses it: zeros and repeated values compress well.
+    """
+
+    dense_bytes: int
+    gzip_bytes: int
+
+
+def measure_storage(module: nn.Module) -> Storage:
+    """Measure the size of a model's weights, dense and compressed. Shared weights count once.
+
+    Args:
+        module: The model, on any device.
+
+    Returns:
+        Both sizes, in bytes.
+
+    Example:
+        >>> module = torch.nn.Linear(64, 64, bias=False)
+        >>> _ = torch.nn.init.zeros_(module.weight)
+        >>> storage = measure_storage(module)
+        >>> storage.dense_bytes, storage.gzip_bytes < 100
+        (16384, True)
+    """
+    state = module.state_dict().values()
+    distinct = {(tensor.data_ptr(), tensor.shape): tensor for tensor in state if tensor.numel()}
+    compressor = zlib.compressobj(6)
+    dense = compressed = 0
+    for tensor in distinct.values():
+        data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        dense += len(data)
+        compressed += len(compressor.compress(data))
+    return Storage(dense, compressed + len(compressor.flush()))
+
+
+class Chains:
+    """Applies chains of transforms and keeps the resulting models.
+
+    A transform may fine-tune for minutes, so ``prune-50+onnxruntime`` and ``prune-50+onnxruntime-int8`` share a model.
+
+    Args:
+        fine_tune: Trains a changed model; None without training data.
+    """
+
+    def __init__(
+        self, subject: Subject, fine_tune: FineTune | None, work: Path, on_progress: Callable[[str], None]
+    ) -> None:
+        self._subject = subject
+        self._fine_tune = fine_tune
+        self._work = work
+        self._on_progress = on_progress
+        self._modules: dict[str, nn.Module | VariantError] = {"": subject.module}
+        self._files: dict[tuple[str, int], Path] = {}
+
+    def module(self, transforms: Sequence[Transform]) -> nn.Module:
+        """Return the changed model, or raise the `VariantError` of the transform that cannot be applied."""
+        chain = _name(transforms)
+        if chain not in self._modules:
+            self._modules[chain] = self._apply(transforms)
+        made = self._modules[chain]
+        if isinstance(made, VariantError):
+            raise made
+        return made
+
+    def subject_file(self, transforms: Sequence[Transform], threads: int) -> Path:
+        """Return a file with the changed model as a `Subject`, for the process that builds the variant."""
+        key = _name(transforms), threads
+        if key not in self._files:
+            subject = replace(self._subject, module=self.module(transforms), threads=threads)
+            path = self._work / f"subject{len(self._files)}.pt"
+            _save_subject(subject, path)
+            self._files[key] = path
+        return self._files[key]
+
+    def _apply(self, transforms: Sequence[Transform]) -> nn.Module | VariantError:
+        *before, last = transforms
+        try:
+            module = self.module(before)
+            if reason := last.missing():
+                return VariantError(reason)
+            self._on_progress(f"Changing the model: {_name(transforms)}")
+            return last.apply(module, self._subject, self._fine_tune)
+        except VariantError as error:
+            return error
+        except Exception as error:  # libraries and training code may raise anything; the other variants continue
+            return VariantError(f"{last.name} failed ({reason_of(error)})")
+
+
+def _name(transforms: Sequence[Transform]) -> str:
+    return "+".join(transform.name for transform in transforms)
+
+
+def _save_subject(subject: Subject, path: Path) -> None:
+    homeless = sorted({type(m).__name__ for m in subject.module.modules() if type(m).__module__ == "__main__"})
+    if homeless:
+        raise VariantError(
+            f"{', '.join(homeless)} is defined in the main script, which a fresh process cannot import. "
+            "Move the class to a module."
+        )
+    try:
+        torch.save(subject, path)
+    except Exception as error:  # pickling runs code of the model's, which may raise anything
+        raise VariantError(f"the model cannot be saved as a whole ({reason_of(error)})") from error

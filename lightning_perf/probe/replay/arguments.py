@@ -10,8 +10,8 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.analysis.core.arrays import json_list
-from lightning_perf.analysis.model.operator_calls import OperatorCall
+from lightning_perf.analysis.intervals import json_list
+from lightning_perf.analysis.model.operators import OperatorCall
 
 TYPES: dict[str, torch.dtype] = {
     "float": torch.float32,
@@ -107,7 +107,8 @@ def bind(call: OperatorCall) -> Bound:
         raise NotCallableError("its inputs were not recorded")
     for overload in _overloads(name):
         schema = overload._schema
-        if len(schema.arguments) != len(types) or _writes_to_output(schema):
+        named = [one.alias_info for one in schema.arguments if one.kwarg_only]  # an overload that writes to an output
+        if len(schema.arguments) != len(types) or any(alias is not None and alias.is_write for alias in named):
             continue
         try:
             arguments = tuple(
@@ -120,14 +121,6 @@ def bind(call: OperatorCall) -> Bound:
         keywords = tuple(argument.name for argument in schema.arguments if argument.kwarg_only)
         return Bound(name, overload._overloadname, arguments, first is not None and first.is_write, keywords)
     raise NotCallableError("no overload takes its recorded inputs")
-
-
-def _writes_to_output(schema: Any) -> bool:
-    """Return whether an overload writes its result to a tensor that the caller passes by name."""
-    return any(
-        argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
-        for argument in schema.arguments
-    )
 
 
 @lru_cache(maxsize=4096)

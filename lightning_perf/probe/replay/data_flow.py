@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from lightning_perf.analysis.model.operator_calls import OperatorCalls
+from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.probe.replay.arguments import TYPES, Argument, Bound, NotCallableError, TensorInfo, bind
 from lightning_perf.probe.replay.messages import Setting
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lightning_perf.analysis.core.arrays import Series
 from lightning_perf.analysis.host.launches import Launches, QueueDepth
-from lightning_perf.analysis.host.sync_points import SyncPoint, SyncPoints
+from lightning_perf.analysis.host.waits import SyncPoint, SyncPoints
+from lightning_perf.analysis.intervals import Series
 from lightning_perf.analysis.kernels.efficiency import Efficiency
-from lightning_perf.analysis.precision.autocast_tax import AutocastTax
+from lightning_perf.analysis.precision.amp_gain import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.communication import CollectiveRow, Communication
 from lightning_perf.analysis.ranks.distributed import LinkUse

@@ -13,13 +13,15 @@ from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.labels import count_of, is_amd, matrix_units
-from lightning_perf.report.sections.compilation import compilation_section
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
-from lightning_perf.report.sections.fit_time import fit_time_section, step_times_section
-from lightning_perf.report.sections.forecast import forecast_section
-from lightning_perf.report.sections.fp32_comparison import bad_run_summary, shadow_blocks
-from lightning_perf.report.sections.memory import out_of_memory_blocks
-from lightning_perf.report.sections.precision import fp8_section, precision_pages
+from lightning_perf.report.sections.fit_time import compilation_section, fit_time_section, step_times_section
+from lightning_perf.report.sections.precision import (
+    bad_run_summary,
+    forecast_section,
+    fp8_section,
+    precision_pages,
+    shadow_blocks,
+)
 from lightning_perf.report.sections.rank import rank_parts
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_parts
 from lightning_perf.report.sections.report import (
@@ -31,7 +33,7 @@ from lightning_perf.report.sections.report import (
     rule_link,
     trust_block,
 )
-from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS
+from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS, out_of_memory_blocks
 from lightning_perf.report.verdict import rests_on_first, saving_range, saving_text
 from lightning_perf.show.blocks import (
     EVERY_ROW,
@@ -49,7 +51,7 @@ from lightning_perf.show.blocks import (
     note,
     tabulate,
 )
-from lightning_perf.statistics.ranks import Ratio
+from lightning_perf.statistics.exact import Ratio
 from lightning_perf.units import (
     NOT_AVAILABLE,
     format_bytes,

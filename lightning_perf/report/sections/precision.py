@@ -1,24 +1,235 @@
-"""The precision of a run, its loss scale, gradient underflow, FP8 layers, and mistakes in its use."""
+"""The numerics of a run: precision, mistakes, loss scale, FP8, comparison with FP32, and the forecast of formats."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lightning_perf.analysis.precision.scales import Fp8Layers
+from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, LayerForecast, LayerVerdict
+from lightning_perf.analysis.precision.scales import Fp8Layers, ShadowDrift
 from lightning_perf.findings.pages import rule_page_url
+from lightning_perf.findings.savings import counted
 from lightning_perf.report.labels import count_of
-from lightning_perf.report.sections.fp32_comparison import bad_run_blocks, first_steps
-from lightning_perf.report.sections.precision_charts import scale_chart
 from lightning_perf.run_files.numerics.precision import (
+    BadRun,
     LayerUnderflow,
     LossScaleHistory,
+    NumericsDrift,
     PrecisionMistake,
     PrecisionSetting,
     RunPrecision,
     UnderflowTable,
+    loss_text,
 )
-from lightning_perf.show.blocks import EVERY_ROW, Block, Cell, Heading, Line, Span, Table, TableRow, listing, table
+from lightning_perf.show.blocks import (
+    EVERY_ROW,
+    Block,
+    Cell,
+    Heading,
+    Line,
+    Plot,
+    Span,
+    Table,
+    TableRow,
+    listing,
+    rest,
+    table,
+)
+from lightning_perf.show.plots import Trace, level, line, points
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share, with_minus
+
+MAX_ORIGINS = 3
+MAX_POINTS = 8
+
+
+def fp32_section(precision: RunPrecision | None, shadow: ShadowDrift | None, top: int) -> Iterator[Block]:
+    """Yield all that batches showed when they were run again; nothing if none was."""
+    blocks: list[Block] = []
+    bad_run = precision.bad_run if precision is not None else None
+    if bad_run is not None:
+        blocks += bad_run_blocks(bad_run)
+    if precision is not None and precision.loss_scale is not None:
+        located = [event for event in precision.loss_scale.events if event.origin is not None]
+        blocks += [
+            Line(f"Step {event.step} overflowed: {event.origin.value} from {event.origin}.")
+            for event in located[:MAX_ORIGINS]
+            if event.origin is not None
+        ]
+    if precision is not None and precision.numerics is not None:
+        blocks += first_steps(precision.numerics)
+    if shadow is not None:
+        blocks += shadow_blocks(shadow, top)
+    if blocks:
+        yield Heading("Comparison with FP32" if bad_run is None else "Diagnosis")
+        yield from blocks
+
+
+def bad_run_summary(precision: RunPrecision | None) -> Iterator[Line]:
+    """Yield the error of a run with a bad loss and its fix in a line: no saving of time matters as much."""
+    if precision is not None and precision.bad_run is not None:
+        found = precision.bad_run
+        yield Line((f"{found.title}. ", Span(f"Fix: {found.action}", "good")), label="Error", label_style="bad")
+
+
+def bad_run_blocks(found: BadRun) -> Iterator[Block]:
+    """Yield the diagnosis of a run that went wrong: the symptom, facts from replays of the batch, and the cure."""
+    yield Line(found.title, "bad")
+    yield from listing([*found.evidence, Line((Span("Fix: ", "good"), found.action))], indent=3)
+
+
+def first_steps(drift: NumericsDrift) -> Iterator[Block]:
+    """Yield how far the first steps are from those in FP32."""
+    yield from drift_charts(drift)
+    beyond = drift.beyond_seed_noise
+    mixed, fp32, low, high = map(loss_text, (drift.mixed_end, drift.fp32_end, drift.expected_low, drift.expected_high))
+    yield Line(
+        f"After {counted(len(drift.mixed_losses), 'batch', 'batches')} the loss is {mixed}, in FP32 {fp32}. With other "
+        f"seeds, {low}–{high} is expected: {'beyond' if beyond else 'within'} seed noise.",
+        "warning" if beyond else "plain",
+    )
+
+
+def shadow_blocks(drift: ShadowDrift, top: int) -> Iterator[Block]:
+    """Yield the summary of the shadow steps, some of them, and the layers."""
+    yield from shadow_charts(drift)
+    cost = f", {format_share(drift.cost_share)} of the fit's time" if drift.cost_share is not None else ""
+    yield Line(f"{count_of(len(drift.points), 'shadow step')}{cost}.", "quiet")
+    yield Line(" ".join(drift.summary), "warning" if drift.drifting else "plain")
+    last = len(drift.points) - 1
+    shown = sorted({round(i * last / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})
+    yield table(
+        ("step", "loss", "loss in FP32", "cosine", "norm ratio"),
+        (
+            (
+                str(point.step),
+                _number(point.loss, "#.4g"),
+                _number(point.fp32_loss, "#.4g"),
+                _number(point.cosine, ".5f"),
+                _number(point.norm_ratio, ".4f"),
+            )
+            for point in (drift.points[i] for i in shown)
+        ),
+    )
+    yield _layers(drift, top)
+    yield from rest(len(drift.layers) - top, "", hint="")
+
+
+def _layers(drift: ShadowDrift, top: int) -> Table:
+    rows: list[TableRow] = []
+    for layer in drift.layers[:top]:
+        lowest, highest = _number(layer.lowest_norm_ratio, ".3f"), _number(layer.highest_norm_ratio, ".3f")
+        step = Cell(NOT_AVAILABLE if layer.lowest_step is None else str(layer.lowest_step), layer.lowest_step)
+        cosines = _number(layer.lowest_cosine, ".5f"), step, _number(layer.mean_cosine, ".5f")
+        ratios = Cell(f"{lowest.text}–{highest.text}", layer.lowest_norm_ratio)
+        rows.append((Cell(layer.name, troubled=layer.drifts), *cosines, ratios, layer.unknown))
+    return table(
+        ("layer", "lowest cosine", "at step", "mean cosine", "norm ratio", "unknown"),
+        rows,
+        kinds="code figure figure figure figure count",
+        definitions={"lowest cosine": "gradient-cosine", "mean cosine": "gradient-cosine", "norm ratio": "norm-ratio"},
+        extra=("unknown",),
+    )
+
+
+def _number(value: float | None, pattern: str) -> Cell:
+    return Cell(NOT_AVAILABLE if value is None else with_minus(format(value, pattern)), value)
+
+
+SHORT = {"fp16": "FP16", "bf16": "BF16", "fp8": "FP8", "fp8-delayed": "delayed", "mxfp8": "MXFP8", "nvfp4": "NVFP4"}
+LAYER_FACTS = ("worst product in FP8", "sizes that do not fit FP8", "rows", "inputs", "outputs")
+
+
+def forecast_section(forecast: Forecast, top: int) -> Iterator[Block]:
+    """Yield the advice, the safe layers of each recipe, and the ratios of layers. With all rows also every tensor."""
+    yield Heading("Forecast of number formats", definition="safe-layer")
+    yield Line(" ".join(forecast.advice), "strong")
+    cost = f", {format_share(forecast.cost_share)} of the fit's time" if forecast.cost_share is not None else ""
+    yield Line(f"From {count_of(forecast.samples, 'sampled step')}{cost}.", "quiet")
+    yield snr_chart(forecast)
+    total = len(forecast.layers)
+    yield table(
+        ("recipe", "safe layers", "and sizes fit", "saves of the products' time", "on other devices", "keep out"),
+        (
+            (
+                each.title,
+                Cell(f"{each.safe} of {total}", each.safe),
+                Cell(f"{each.usable} of {total}", each.usable),
+                "; ".join(map(_saving, each.devices[:1])) or NOT_AVAILABLE,
+                "; ".join(map(_saving, each.devices[1:])),
+                ", ".join(each.keep_out),
+            )
+            for each in forecast.recipes.values()
+        ),
+        kinds="name figure figure text text code",
+        definitions={"safe layers": "safe-layer"},
+        extra=("on other devices", "keep out"),
+    )
+    yield Line("Lowest signal-to-noise ratio of each layer's matrix products, in dB", "quiet")
+    layers = sorted(forecast.layers, key=_worst)
+    yield table(
+        ("layer", *SHORT.values(), "flushed in FP8", *LAYER_FACTS),
+        map(_layer_forecast, layers[:top]),
+        kinds="code" + " figure" * len(SHORT) + " share text text count count count",
+        definitions=dict.fromkeys(SHORT.values(), "signal-to-noise-ratio"),
+        extra=LAYER_FACTS,
+    )
+    yield from rest(len(layers) - top, "", hint="")
+    yield Line(f"A layer is safe from {forecast.safe_db:g} dB on.", "quiet")
+    if top == EVERY_ROW:
+        yield _tensors(forecast)
+
+
+def _tensors(forecast: Forecast) -> Table:
+    rows = [
+        (layer.name, tensor, number_format, shares.flushed, shares.saturated, shares.coarse)
+        for layer in forecast.layers
+        for tensor, formats in layer.tensors.items()
+        for number_format, shares in formats.items()
+    ]
+    rows.sort(key=lambda row: -row[3])
+    return table(
+        ("layer", "tensor", "format", "flushed to zero", "saturated", "changed by over 12.5 %"),
+        rows,
+        "Rounding of weights, activations and gradients",
+        "code text text share share share",
+        definitions={
+            "flushed to zero": "flushed-share",
+            "saturated": "saturated-share",
+            "changed by over 12.5 %": "coarse-share",
+        },
+    )
+
+
+def _saving(saving: DeviceSaving) -> str:
+    return f"{100 * saving.least:.0f} to {100 * saving.most:.0f} % ({saving.device})"
+
+
+def _worst(layer: LayerForecast) -> float:
+    ratio = layer.verdicts["fp8"].snr_db
+    return float("inf") if ratio is None else ratio
+
+
+def _layer_forecast(layer: LayerForecast) -> TableRow:
+    fp8 = layer.verdicts["fp8"]
+    # The usual mixture: E4M3 for weights and activations, and E5M2 for gradients.
+    shares = (
+        (tensor, formats.get("e5m2" if tensor == "gradient" else "e4m3")) for tensor, formats in layer.tensors.items()
+    )
+    return (
+        Cell(layer.name, troubled=not fp8.safe),
+        *(_decibels(layer.verdicts[recipe]) for recipe in SHORT),
+        max((each.flushed for _, each in shares if each is not None), default=0.0),
+        fp8.product or "",
+        ", ".join(fp8.misaligned),
+        layer.rows,
+        layer.inputs,
+        layer.outputs,
+    )
+
+
+def _decibels(verdict: LayerVerdict) -> Cell:
+    ratio_db = verdict.snr_db
+    return Cell(NOT_AVAILABLE if ratio_db is None else with_minus(f"{ratio_db:.1f}"), ratio_db)
+
 
 MAX_KEPT = 6
 
@@ -178,4 +389,105 @@ def fp8_section(found: Fp8Layers, top: int) -> Iterator[Block]:
         kinds="code figure figure figure figure figure share share figure",
         definitions={"flushed": "flushed-share", "saturated": "saturated-share"},
         extra=("smallest maximum",),
+    )
+
+
+RECIPES = {
+    "bf16": "idle",
+    "fp8-delayed": "communication",
+    "fp8": "device_compute",
+    "mxfp8": "host_compute",
+    "nvfp4": "input",
+}
+"""Colours of the recipes in the chart of signal-to-noise ratios."""
+
+NAMED_LAYERS = 24
+"""With more layers, an axis has no names."""
+
+LEAST_DRIFT = 1e-12
+"""The smallest value on the logarithmic axis of drifts."""
+
+
+def scale_chart(history: LossScaleHistory) -> Plot:
+    """Return the loss scale over the steps, with its overflows."""
+    events = history.events
+    overflows = [event for event in events if event.kind == "overflow"]
+    steps, scales = [event.step for event in events], [event.scale for event in events]
+    texts = [f"{event.scale:,.0f}\nstep {event.step}" for event in events]
+    traces = [line(steps, scales, texts, "accent", steps=True, name="loss scale")]
+    if overflows:
+        texts = [f"overflow, scale now {event.scale:,.0f}\nstep {event.step}" for event in overflows]
+        look: Trace = {"name": "overflow, step skipped", "look": {"line": {"width": 0}}}
+        places = [event.step for event in overflows], [event.scale for event in overflows]
+        traces.append(points(*places, texts, "high", "x", **look))
+    axis = {"title": "loss scale", "type": "log", "dtick": 0.6020599913, "tickformat": ",.0f"}
+    return Plot(
+        f"Loss scale over the steps, with {count_of(len(overflows), 'overflow')}",
+        tuple(traces),
+        {"showlegend": bool(overflows), "xaxis": {"title": "step"}, "yaxis": axis},
+    )
+
+
+def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
+    """Yield the losses of a mixed run and of its FP32 replay."""
+    batches = range(1, len(drift.mixed_losses) + 1)
+    series = {drift.precision: drift.mixed_losses, "fp32": drift.fp32_losses}
+    yield from _losses("batch", batches, series, None if len(batches) > 16 else 1)
+
+
+def shadow_charts(drift: ShadowDrift) -> Iterator[Block]:
+    """Yield the drift of the gradients and of the loss over the run."""
+    steps = [point.step for point in drift.points]
+    gradients = [None if point.cosine is None else max(1 - point.cosine, LEAST_DRIFT) for point in drift.points]
+    title = "Drift of the gradient: 1 − cosine"
+    yield Heading(title, 4)
+    gradient = _series("step", steps, "1 − cosine", gradients, "accent")
+    yield Plot(title, (gradient,), {"xaxis": {"title": "step"}, "yaxis": {"type": "log"}})
+    losses = {"run": [point.loss for point in drift.points], "fp32": [point.fp32_loss for point in drift.points]}
+    yield from _losses("step", steps, losses, None)
+
+
+def _losses(
+    unit: str, places: Sequence[int], series: Mapping[str, Sequence[float | None]], every: int | None
+) -> Iterator[Block]:
+    title = "Loss of the same batches"
+    colors = zip(series, ("accent", "ink-soft"), strict=True)
+    yield Heading(title, 4)
+    yield Plot(
+        title,
+        tuple(_series(unit, places, name, series[name], color) for name, color in colors),
+        {
+            "showlegend": True,
+            "xaxis": {"title": unit, "dtick": every},
+            "yaxis": {"title": "loss", "measured": True},
+        },
+    )
+
+
+def _series(unit: str, places: Sequence[int], name: str, values: Sequence[float | None], color: str) -> Trace:
+    texts = [f"{loss_text(value)} {name}\n{unit} {place}" for place, value in zip(places, values, strict=True)]
+    return line(list(places), list(values), texts, color, marks=True, name=name)
+
+
+def snr_chart(forecast: Forecast) -> Plot:
+    """Return how each recipe would round each layer."""
+    names = [layer.name for layer in forecast.layers]
+    traces = []
+    for name, color in RECIPES.items():
+        ratios = [layer.verdicts[name].snr_db for layer in forecast.layers]
+        shown = [NOT_AVAILABLE if ratio is None else with_minus(f"{ratio:.1f}") for ratio in ratios]
+        texts = [f"{ratio} dB\n{layer}" for ratio, layer in zip(shown, names, strict=True)]
+        look: Trace = {"name": forecast.recipes[name].title, "look": {"size": 6, "line": {"width": 0}}}
+        traces.append(points(names, ratios, texts, color, **look))
+    axis = {"title": "layers in the order of the model", "type": "category"}
+    return Plot(
+        "Signal-to-noise ratio of each layer by recipe",
+        tuple(traces),
+        {
+            "showlegend": True,
+            "xaxis": {**axis, "showticklabels": len(names) <= NAMED_LAYERS},
+            "yaxis": {"title": "signal-to-noise ratio, dB"},
+            "shapes": [level(forecast.safe_db)],
+        },
+        height=300,
     )

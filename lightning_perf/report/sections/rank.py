@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from lightning_perf.analysis.host.loading import Loading
-from lightning_perf.analysis.kernels.arithmetic import Arithmetic
-from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
+from lightning_perf.analysis.kernels.arithmetic import REASONS, Arithmetic
 from lightning_perf.analysis.model.attention import Attention, AttentionKind, LanguageModel
-from lightning_perf.analysis.model.optimizers import OptimizerSteps
-from lightning_perf.analysis.model.recompute import Recompute
+from lightning_perf.analysis.model.workload import OptimizerSteps, Recompute
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime, Outlier
@@ -17,8 +15,13 @@ from lightning_perf.analysis.steps.phases import PhaseTime
 from lightning_perf.findings.savings import counted, each, share_of_step, whole
 from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
 from lightning_perf.report.sections.device import device_parts, efficiency_section
-from lightning_perf.report.sections.memory import memory_section, memory_tables
-from lightning_perf.report.sections.work import MOST_ROWS, regions_and_counters, work_parts
+from lightning_perf.report.sections.work import (
+    MOST_ROWS,
+    memory_section,
+    memory_tables,
+    regions_and_counters,
+    work_parts,
+)
 from lightning_perf.show.blocks import (
     EVERY_ROW,
     Bar,

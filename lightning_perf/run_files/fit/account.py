@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from lightning_perf.errors import TraceError
-from lightning_perf.project import install_command
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.run_files.jsonl import Count, RankLog
 
 VERSION = 1
@@ -107,7 +107,6 @@ class AccountFacts(Struct, frozen=True):
         loggers: Class names of the loggers.
         device: Type of the device: ``cpu``, ``cuda``, ….
         cudnn_benchmark: Whether cuDNN searched for the fastest algorithm of each convolution.
-        lightning_callbacks: Callback classes that belong to Lightning.
     """
 
     check_val_every_n_epoch: int | None = None
@@ -116,7 +115,6 @@ class AccountFacts(Struct, frozen=True):
     loggers: tuple[str, ...] = ()
     device: str = ""
     cudnn_benchmark: bool = False
-    lightning_callbacks: tuple[str, ...] = ()
 
 
 class FitAccount(Struct, frozen=True):

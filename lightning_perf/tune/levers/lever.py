@@ -31,8 +31,8 @@ class Setting(Struct, frozen=True):
     """A setting for the user's code.
 
     Attributes:
-        place: The call that takes it: ``Trainer``, ``DataLoader``, ``optimizer`` or ``module`` (the first argument of
-            ``fit``). ``statement`` for a line before ``fit``, and empty if no file holds it.
+        place: The call that takes it: ``Trainer``, ``TrainingArguments``, ``DataLoader``, ``optimizer`` or ``module``
+            (the first argument of ``fit``). ``statement`` for a line before ``fit``, and empty if no file holds it.
         arguments: Keyword arguments of that call, their values as source.
         line: The line for a reader.
         code: Source of the statement; for ``module`` that of the changed module, with ``{}`` for the module.
@@ -47,7 +47,7 @@ class Setting(Struct, frozen=True):
         """Return the line for a reader."""
         if self.line:
             return self.line
-        others = "…, " if self.place == "DataLoader" else ""
+        others = "…, " if self.place in ("DataLoader", "TrainingArguments") else ""
         return f"{self.place}({others}{', '.join(f'{name}={value}' for name, value in self.arguments.items())})"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ from msgspec import Struct
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_perf.analysis.host.loading import affordable_workers
+from lightning_perf.callbacks.steps.core_use import Use, thread_use
 from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.training import Training
 
@@ -34,25 +34,32 @@ FETCH_SAMPLES = 64
 
 
 def fetch_cpu_share(training: Training) -> float | None:
-    """Measure for which share of the time the processor works while samples are loaded.
+    """Measure for which share of the time the processor works while samples are loaded, on a machine of its own.
 
-    Returns ``None`` for a data set without an index or with samples in memory.
+    So time in which other programs had all cores does not count. Returns ``None`` for a data set without an index or
+    with samples in memory.
     """
     loader = training_loader(training)
     if isinstance(loader, str) or isinstance(loader.dataset, IterableDataset):
         return None
     try:
         length = min(len(loader.dataset), FETCH_SAMPLES)  # type: ignore[arg-type]
-        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        begin_s, before = time.perf_counter(), _core_use()
         for index in range(length):
             loader.dataset[index]
             if time.perf_counter() - begin_s > FETCH_S:
                 break
     except Exception:  # the user's code may index its data in another way
         return None
-    wall_s = time.perf_counter() - begin_s
+    busy_s, waited_s = ((now - then) / 1e9 for now, then in zip(_core_use(), before, strict=True))
+    wall_s = time.perf_counter() - begin_s - waited_s
     # A sample in less than 100 µs comes from memory.
-    return (time.process_time() - cpu_s) / wall_s if length and wall_s > 1e-4 * length else None
+    return busy_s / wall_s if length and wall_s > 1e-4 * length else None
+
+
+def _core_use() -> Use:
+    """Return the time of this thread on a core and without one; outside Linux only that of the process on cores."""
+    return thread_use() or (time.process_time_ns(), 0)
 
 
 def training_loader(training: Training) -> DataLoader[Any] | str:
@@ -71,12 +78,7 @@ def change_loader(training: Training, change: Callable[[DataLoader[Any]], DataLo
         training.data = change(training.data)
         return
     original = owner.train_dataloader
-
-    @functools.wraps(original)
-    def changed() -> DataLoader[Any]:
-        return change(original())
-
-    owner.train_dataloader = changed
+    owner.train_dataloader = lambda: change(original())
 
 
 def rebuilt(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +35,7 @@ class FusedOptimizer:
     def apply(self, training: Training) -> None:
         original = training.module.configure_optimizers
 
-        @functools.wraps(original)
+        # Without functools.wraps: Lightning would unwrap it, and cannot take the partial function of LightningCLI then.
         def configure_optimizers() -> Any:
             made = original()
             optimizers = tuple(_optimizers(made))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_perf.estimates.advice import RULES
+from lightning_perf.estimates.followed import RULES
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Lever
 from lightning_perf.tune.levers.loader import BatchSize, FewerMicroBatches, PinnedMemory, Workers

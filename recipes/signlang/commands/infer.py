@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _infer(arguments: argparse.Namespace) -> int:
     from lightning_perf.inference import InferenceError, exit_code, write_outputs
-    from lightning_perf.inference.model.subject import choose_device
+    from lightning_perf.inference.model import choose_device
     from recipes.signlang.inference.variants import InferSettings, infer
     from recipes.signlang.training.checkpoint import load_checkpoint, newest_checkpoint
 

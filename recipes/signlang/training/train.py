@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
 from lightning_perf import PerfCallback
-from lightning_perf.inference.measurement.accuracy import wilson_interval
+from lightning_perf.inference.measurement.measure import wilson_interval
 from recipes.signlang.data.data_module import SignData, default_workers
 from recipes.signlang.data.image_set import ImageSet
 from recipes.signlang.data.loading import DataRecord, load_data

@@ -1,7 +1,5 @@
 """Kernel names: known kernels from public recordings, which every row of the table has at least one of."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Kernels by cost, their launch configurations, and Tensor Cores by kernel and operator."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter, defaultdict

@@ -1,15 +1,11 @@
 """Recordings of torch 2.15: named regions of CUDA graphs, and hardware counters."""
 
-from __future__ import annotations
-
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import lightning_perf
 from lightning_perf.analysis.kernels.efficiency import CounterRow, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import GraphRegion, graph_regions
 from lightning_perf.trace.concatenate import concatenate
@@ -96,13 +92,3 @@ def test_they_are_read_from_a_damaged_file_and_joined(tmp_path: Path) -> None:
     assert [(row.name, row.device_ns) for row in regions.rows] == [("encoder", 1_600_000), ("decoder.norm", 160_000)]
     counters = known(hardware_counters(joined))
     assert counters.rows[0] == CounterRow(0, "Power (W)", 4, 450.0, 300.0, 600.0)
-
-
-def test_the_report_shows_them(tmp_path: Path) -> None:
-    path, file = recorded().write(tmp_path / "trace.json"), io.StringIO()
-    lightning_perf.analyze(path).print(file=file, width=100)
-    shown = " ".join(file.getvalue().split())
-    assert "Regions of CUDA graphs" in shown
-    assert "encoder 2 400 µs 78.4 % 300 µs" in shown
-    assert "Power (W) 0 400 300–500" in shown
-    assert "Energy: 0.360 J per step." in shown

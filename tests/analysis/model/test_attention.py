@@ -1,7 +1,5 @@
 """Attention, repeated forward work and second derivatives, in recordings of torch and in published ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
 from lightning_perf.analysis.model.attention import attention
-from lightning_perf.analysis.model.recompute import has_second_derivative, recompute
+from lightning_perf.analysis.model.workload import has_second_derivative, recompute
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from tests.support.known import known

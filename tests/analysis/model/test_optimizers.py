@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import pytest
 
-from lightning_perf.analysis.model.optimizers import optimizer_steps
+from lightning_perf.analysis.model.workload import optimizer_steps
 from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 

@@ -1,7 +1,5 @@
 """The timeline of hand-made recordings, exact sums on real ones, and bins against a second implementation."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import defaultdict

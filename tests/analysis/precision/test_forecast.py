@@ -1,7 +1,5 @@
 """The judgement of samples: verdicts, advice and predicted savings, against figures computed by hand."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from msgspec.structs import replace

@@ -1,14 +1,12 @@
 """Communication: overlap, sizes, also those that only an annotation records, and wrappers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.intervals import averaged_steps
 from lightning_perf.analysis.ranks.communication import (
     HostCollective,
     bus_factor,

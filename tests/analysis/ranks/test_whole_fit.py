@@ -1,7 +1,5 @@
 """Ranks over the whole fit, on step logs with known delays."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,12 +1,28 @@
 """The step-time breakdown: known answers, a brute-force second implementation, and the real traces."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.core.intervals import intersect, merge, union
-from lightning_perf.analysis.steps.breakdown import breakdown
-from lightning_perf.analysis.steps.categories import CATEGORIES
+from lightning_perf.analysis.intervals import intersect, merge, union
+from lightning_perf.analysis.steps.breakdown import (
+    CATEGORIES,
+    DEVICE_CATEGORIES,
+    HOST_CATEGORIES,
+    PHASES,
+    RuntimeKind,
+    breakdown,
+    call_kind,
+    has_own_marks,
+    host_phases,
+    host_sets,
+    is_backward_node,
+    mark_phase,
+    marks_by_phase,
+    phases_at,
+    runtime_kinds,
+)
 from lightning_perf.trace.columns import DeviceKind
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
@@ -266,3 +282,142 @@ def test_communication_by_kernel_name_equals_an_independent_reading(trace, row):
     assert compute.length_ns == expected["compute_ns"]
     assert intersect(compute, communication).length_ns == expected["overlap_comp_comm_ns"]
     assert union(compute, communication, busy(device.kind >= DeviceKind.H2D)).length_ns == expected["busy_ns"]
+
+
+def test_every_category_without_parts_is_filled_by_one_set_in_order():
+    parents = {parent for _, parent in CATEGORIES}
+    assert [name for name, _ in CATEGORIES if name not in parents] == [*DEVICE_CATEGORIES, *HOST_CATEGORIES]
+    assert (*host_sets(TraceBuilder().step(1, 0, 10).build()), "host_other") == HOST_CATEGORIES
+    assert list(DEVICE_CATEGORIES.values()) == list(DeviceKind)
+
+
+def test_host_sets_are_merged_over_threads():
+    trace = TraceBuilder().step(1, 0, 10).op("a", 0, 2).op("b", 1, 3, thread=2000).op("c", 6, 1).build()
+    active = host_sets(trace)["host_compute"]
+    assert list(zip(active.start_ns.tolist(), active.end_ns.tolist(), strict=True)) == [(0, 4000), (6000, 7000)]
+
+
+CALLS = {
+    "SYNC": (
+        "cudaDeviceSynchronize", "cudaStreamSynchronize", "cuCtxSynchronize", "hipEventSynchronize", "cudaMemcpy",
+        "hipMemcpyWithStream", "urEventWait", "zeCommandQueueSynchronize",
+    ),
+    "ALLOC": (
+        "cudaMalloc", "cudaMallocAsync", "cudaFree", "cudaHostAlloc", "cuMemAlloc_v2", "cuMemSetAccess",
+        "hipHostMalloc", "hipExtMallocWithFlags", "urUSMDeviceAlloc", "zeMemFree",
+    ),
+    "OTHER": (
+        "cudaStreamWaitEvent", "cudaEventQuery", "cudaMemcpyAsync", "cuMemcpyDtoDAsync", "cudaGetDevice",
+        "cudaMemcpyPeer", "urEnqueueEventsWait",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_calls_by_name(kind):
+    assert {name: call_kind(name) for name in CALLS[kind]} == dict.fromkeys(CALLS[kind], RuntimeKind[kind])
+
+
+def test_what_starts_a_kernel_is_a_launch_whatever_its_name():
+    builder = TraceBuilder().step(1, 0, 100)
+    builder.launch("k", call="hipNewLaunch", call_us=1, call_duration_us=2, start_us=9, duration_us=5)
+    builder.runtime("cudaMemcpyAsync", 20, 2, 7).memcpy("HtoD", 25, 5, 7).runtime("cudaStreamSynchronize", 40, 5)
+    kinds = runtime_kinds(builder.build()).tolist()
+    assert kinds == [RuntimeKind.LAUNCH, RuntimeKind.OTHER, RuntimeKind.SYNC]
+
+
+def test_a_copy_to_pageable_memory_waits_whatever_its_call_is_named():
+    builder = TraceBuilder().step(1, 0, 100)
+    for number, kind in enumerate(("Device -> Pageable", "Device -> Pinned", "Pageable -> Device"), 1):
+        builder.runtime("cudaMemcpyAsync", 10 * number, 5, number)
+        builder.device("gpu_memcpy", f"Memcpy DtoH ({kind})", 10 * number + 2, 1, correlation=number)
+    assert runtime_kinds(builder.build()).tolist() == [RuntimeKind.SYNC, RuntimeKind.OTHER, RuntimeKind.OTHER]
+
+
+def test_a_trace_without_calls():
+    assert len(runtime_kinds(TraceBuilder().op("aten::mm", 0, 5).build())) == 0
+
+
+NODE = "autograd::engine::evaluate_function: MulBackward0"
+AUTOGRAD = 2000
+
+
+def spans(trace, phase):
+    found = host_phases(trace)[phase]
+    return list(zip((found.start_ns // 1000).tolist(), (found.end_ns // 1000).tolist(), strict=True))
+
+
+def test_a_pause_of_the_engine_is_backward_unless_the_training_thread_goes_on():
+    builder = TraceBuilder().step(1, 0, 100)
+    for start in (10, 20, 50):
+        builder.op(NODE, start, 5, thread=AUTOGRAD)
+    assert spans(builder.build(), "backward") == [(10, 55)]
+    assert spans(builder.op("aten::mm", 30, 5).build(), "backward") == [(10, 25), (50, 55)]
+
+
+def test_the_forward_ends_where_the_last_backward_of_its_step_begins():
+    builder = TraceBuilder().step(1, 0, 100).step(2, 100, 100)
+    for start in (0, 100):
+        builder.op("aten::mm", start + 10, 10).op("aten::add", start + 25, 5)
+        builder.op(NODE, start + 40, 20, thread=AUTOGRAD)
+        builder.op("aten::norm", start + 70, 5)
+    assert spans(builder.build(), "forward") == [(10, 30), (110, 130)]
+
+
+def test_a_loader_on_its_own_thread_makes_nobody_wait():
+    builder = TraceBuilder().step(1, 0, 100).annotation(FETCH, 10, 30, thread=3000).annotation(FETCH, 50, 5)
+    assert spans(builder.build(), "fetch") == [(50, 55)]
+
+
+def test_zeroing_gradients_in_a_closure_is_the_optimizers():
+    builder = TraceBuilder().step(1, 0, 100).annotation("Optimizer.step#SGD.step", 5, 90).op("aten::mm", 10, 10)
+    builder.annotation("Optimizer.zero_grad#SGD.zero_grad", 20, 10).op("aten::zero_", 21, 8).op("aten::mean", 32, 3)
+    trace = builder.op(NODE, 40, 20, thread=AUTOGRAD).op("aten::add_", 70, 5).build()
+    assert spans(trace, "forward") == [(10, 20), (32, 35)]
+    assert spans(trace, "optimizer") == [(5, 10), (20, 32), (35, 40), (60, 95)]
+
+
+def test_no_two_phases_overlap():
+    builder = TraceBuilder().step(1, 0, 100).annotation("perf::optimizer", 0, 100)
+    builder.annotation("perf::forward", 10, 30).annotation("perf::transfer", 20, 5).annotation("perf::backward", 35, 30)
+    trace = builder.annotation("perf::validation", 60, 10).build()
+    assert spans(trace, "transfer") == [(20, 25)]
+    assert spans(trace, "forward") == [(10, 20), (25, 35)]
+    assert spans(trace, "backward") == [(35, 60)]
+    assert spans(trace, "validation") == [(60, 70)]
+    assert spans(trace, "optimizer") == [(0, 10), (70, 100)]
+
+
+def test_the_phase_at_an_instant():
+    trace = (
+        TraceBuilder().step(1, 0, 100).annotation("perf::forward", 10, 30).annotation("perf::transfer", 20, 5).build()
+    )
+    instants = np.array([5, 10, 20, 25, 40]) * 1000
+    found = [PHASES[code] for code in phases_at(trace, instants).tolist()]
+    assert found == ["other", "forward", "transfer", "forward", "other"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_our_own_ranges_are_named_after_the_phases(phase):
+    assert mark_phase(f"perf::{phase}") == phase
+    assert mark_phase(f"perf::{phase}#3") == phase
+
+
+NODES = {
+    "autograd::engine::evaluate_function: AddmmBackward0", "CudnnConvolutionBackward", "CompiledFunctionBackward",
+    "struct torch::autograd::CopyBackwards", "torch::autograd::AccumulateGrad",
+}  # fmt: skip
+
+
+def test_nodes_of_the_backward_graph():
+    assert {name for name in (*NODES, "aten::convolution_backward", "aten::mm") if is_backward_node(name)} == NODES
+
+
+def test_our_ranges_silence_those_of_strangers():
+    builder = TraceBuilder().annotation(FETCH, 0, 10).annotation("Optimizer.step#SGD.step", 50, 10)
+    trace = builder.build()
+    assert not has_own_marks(trace)
+    assert set(marks_by_phase(trace)) == {"fetch", "optimizer"}
+    trace = builder.annotation("perf::fetch", 0, 12).build()
+    assert has_own_marks(trace)
+    assert {name: marks.end_ns.tolist() for name, marks in marks_by_phase(trace).items()} == {"fetch": [12_000]}

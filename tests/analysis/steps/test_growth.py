@@ -1,11 +1,9 @@
 """Growth of the step time: against scipy, and on runs without growth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.steps.growth import _theil_sen, find_growth
+from lightning_perf.analysis.steps.fit_time import _theil_sen, find_growth
 from tests.support.known import known
 
 

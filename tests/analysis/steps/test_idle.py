@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.intervals import averaged_steps
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, find_gaps, idle
 from tests.support.known import known

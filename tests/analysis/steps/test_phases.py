@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.steps.breakdown import breakdown
-from lightning_perf.analysis.steps.phase_timeline import PHASES
+from lightning_perf.analysis.steps.breakdown import PHASES, breakdown
 from lightning_perf.analysis.steps.phases import LEAVES, phase_times, phases
 from tests.support.trace_builder import FETCH, TraceBuilder
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.callbacks.account.garbage_watch import GarbageWatch
+from lightning_perf.callbacks.account.totals import GarbageWatch
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.fit.account import GcTotals, account_paths, read_account
 from tests.callbacks.perf_training import quick
@@ -28,7 +28,8 @@ def watch(state: FitState) -> Iterator[GarbageWatch]:
     """A watch of a fit in a step, of the collections that the test asks for and no others."""
     was_on = gc.isenabled()
     gc.disable()
-    gc.collect()
+    while gc.collect():  # a finalizer of an earlier test may leave more
+        pass
     watch = GarbageWatch(state)
     watch.start()
     try:

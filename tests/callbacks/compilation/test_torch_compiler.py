@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch._inductor.utils import fresh_cache
 
-from lightning_perf.analysis.compilation.summary import failed_guard
+from lightning_perf.analysis.compilation import failed_guard
 from lightning_perf.callbacks.compilation.torch_compiler import TorchCompiler
 from lightning_perf.run_files.fit.compilations import Compilation
 

@@ -235,7 +235,7 @@ def test_two_optimizers_after_one_backward_are_warned_of(tmp_path):
 
     module.training_step = training_step
     callback = PrecisionCallback("16-mixed")
-    with pytest.warns(UserWarning, match="manual_backward before each optimizer's step") as caught:
+    with pytest.warns(UserWarning, match=r"manual_backward\(loss\) before each optimizer's step") as caught:
         fit(tmp_path, callback, module)
     assert len([w for w in caught if "manual_backward" in str(w.message)]) == 1
     assert callback.loss_scale.attempts == 6

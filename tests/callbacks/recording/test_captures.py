@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader
 from lightning_perf import CaptureOptions, PerfCallback, analyze
 from lightning_perf.callbacks.recording.captures import (
     AGREED_AHEAD_NS,
-    LEAST_HISTORY,
     LIMIT_EVERY,
     LOOK_EVERY_NS,
     Captures,
@@ -26,10 +25,10 @@ from lightning_perf.callbacks.recording.captures import (
     SignalRequests,
     SlowStepDetector,
 )
-from lightning_perf.callbacks.recording.recording_plan import Recording
+from lightning_perf.callbacks.recording.recording_plan import LEAST_HISTORY, Recording
 from lightning_perf.callbacks.recording.schedule import Action, Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState
-from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
+from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, RecordedWindow, Slowdown
 from lightning_perf.run_files.steps import StepSample
 from tests.callbacks.training import Points, context, loader, make_module, make_trainer, step_marks
 
@@ -55,7 +54,7 @@ class Run:
         if interrupted:
             self.captures.on_training_pause()
             self.captures.on_training_resume()
-        self.captures.add(StepSample(self.state.number, round(time_ms * MS), 0, None, None, False))
+        self.captures.on_sample(StepSample(self.state.number, round(time_ms * MS), 0, None, None, False))
         self.captures.on_step_end()
         self.state.step += 1
 
@@ -115,21 +114,25 @@ def test_captures_are_bounded_in_number_and_spaced(tmp_path: Path) -> None:
     assert all(after - before > 20 for before, after in itertools.pairwise(steps))
 
 
+def window(trace_bytes: int) -> RecordedWindow:
+    return RecordedWindow("slow-step-1041", 1041, 1041, 1, 0, 0, trace_bytes)
+
+
 def test_captures_are_bounded_by_the_disk(tmp_path: Path) -> None:
     run = Run(tmp_path, warmup=0, active=1, cooldown=0, sustained=1, max_bytes=1000)
     run.steps(40, 10)
     run.step(100)
-    run.captures.window_ends(999)
+    run.captures.on_window(window(999))
     run.steps(9, 10)
     run.step(100)
-    run.captures.window_ends(1)
-    assert not run.captures.full
+    run.captures.on_window(window(1))
+    assert not run.captures.notes()
     run.steps(9, 10)
     run.step(100)
     (tmp_path / "profile-now").touch()
     run.step(2000)
     assert len(run.folders()) == 2
-    assert run.captures.full
+    assert run.captures.notes() == ["Captures take max_bytes of the disk: further ones were left out."]
 
 
 def test_a_request_waits_for_the_schedules_window(tmp_path: Path) -> None:

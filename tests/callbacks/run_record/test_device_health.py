@@ -18,16 +18,17 @@ import torch
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.run_record import device_health, fit_record
-from lightning_perf.callbacks.run_record.device_health import MAX_SAMPLES, PROCESSES_EVERY, DeviceHealth, gpu_uuids
+from lightning_perf.callbacks.run_record import device_health
+from lightning_perf.callbacks.run_record.device_health import MAX_SAMPLES, PROCESSES_EVERY, DeviceHealth
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
+from lightning_perf.callbacks.training_loop import TrainerLoop
 from lightning_perf.cli import main
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import parse_devices
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, ClockReason
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, Outcome
-from tests.callbacks.training import loader, make_module, make_trainer
+from tests.callbacks.training import context, loader, make_module, make_trainer
 
 POWER, THERMAL = 0, 1
 IDLE, CLOCKS_SET, POWER_CAP, SLOWDOWN, SW_HOT, HW_HOT, BRAKE = 1, 2, 4, 8, 0x20, 0x40, 0x80
@@ -231,22 +232,24 @@ def test_no_driver_is_one_failure_and_no_extra_is_none(nvml: FakeNvml, monkeypat
     assert failed() == []
 
 
+def gpu_uuids(*devices: torch.device, rank: int = 0) -> list[str]:
+    """The GPUs that a rank of a Trainer with these devices watches; the first one is its own."""
+    strategy = SimpleNamespace(parallel_devices=sorted(devices, key=str))
+    loop: Any = SimpleNamespace(device=devices[0], rank=rank, _trainer=SimpleNamespace(strategy=strategy))
+    return TrainerLoop.gpu_uuids(loop)
+
+
 def test_the_gpus_of_a_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")), is_global_zero=True)
     two = [torch.device("cuda", 0), torch.device("cuda", 1)]
-    gpus, second = (
-        SimpleNamespace(strategy=SimpleNamespace(root_device=two[n], parallel_devices=two), is_global_zero=n == 0)
-        for n in (0, 1)
-    )
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(name="A100", uuid=f"u{device.index}")
     )
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    assert gpu_uuids(cpu) == []
-    assert gpu_uuids(gpus) == ["GPU-u0", "GPU-u1"]
-    assert gpu_uuids(second) == ["GPU-u1"], "its own, and the first rank watches the others"
+    assert gpu_uuids(torch.device("cpu")) == []
+    assert gpu_uuids(*two) == ["GPU-u0", "GPU-u1"]
+    assert gpu_uuids(*reversed(two), rank=1) == ["GPU-u1"], "its own, and the first rank watches the others"
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert gpu_uuids(gpus) == []
+    assert gpu_uuids(*two) == []
 
 
 @pytest.mark.parametrize(
@@ -311,9 +314,7 @@ def test_a_part_of_a_gpu_is_asked_by_its_own_name_and_its_clocks_are_the_whole_o
     properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", uuid="u")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    strategy = SimpleNamespace(root_device=torch.device("cuda", 0))
-    trainer: Any = SimpleNamespace(strategy=strategy, is_global_zero=True)
-    assert gpu_uuids(trainer) == ["MIG-u"]
+    assert gpu_uuids(torch.device("cuda", 0)) == ["MIG-u"]
 
 
 def test_a_study_runs_on_the_part_of_a_gpu_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +337,7 @@ def test_a_throttled_run_is_invalid_from_the_trainer_to_the_exit_code(
     tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    monkeypatch.setattr(fit_record, "gpu_uuids", lambda trainer: ["GPU-1"])
+    monkeypatch.setattr(TrainerLoop, "gpu_uuids", lambda loop: ["GPU-1"])
     nvml.reasons = POWER_CAP
     well = train(tmp_path / "a" / "1")
     assert (well.outcome, well.problems, well.remarks) == (Outcome.FINISHED, (), ("the device was at its power limit",))
@@ -359,10 +360,8 @@ def test_a_throttled_run_is_invalid_from_the_trainer_to_the_exit_code(
 
 
 def test_another_rank_watches_its_own_gpu_and_leaves_no_record(nvml: FakeNvml, tmp_path: Path) -> None:
-    device = torch.device("cuda", 1)
-    record = LoopRecord(
-        tmp_path, ErrorReporter(), rank=1, device=device, uuids=lambda: ["GPU-2"], world_size=2, later={}
-    )
+    fit = context(device="cuda:1", rank=1, world_size=2, gpu_uuids=lambda: ["GPU-2"])
+    record = LoopRecord(fit.loop, tmp_path, ErrorReporter())
     for batch in range(3):
         record.on_batch_start(None, batch)
     assert record.idle == ("on_batch_start",)
@@ -375,7 +374,7 @@ def test_another_rank_watches_its_own_gpu_and_leaves_no_record(nvml: FakeNvml, t
 def test_nvml_that_fails_is_one_warning_and_the_run_is_whole(
     tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit_record, "gpu_uuids", lambda trainer: ["GPU-1"])
+    monkeypatch.setattr(TrainerLoop, "gpu_uuids", lambda loop: ["GPU-1"])
     nvml.reasons = nvml.pids = RuntimeError("GPU is lost")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.analysis.steps.step_times import summarize_step_times
-from lightning_perf.callbacks.recording.captures import CaptureOptions, Captures
+from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.recording_plan import CaptureOptions
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from lightning_perf.callbacks.steps.step_timer import DeviceClock, StepTimer
@@ -74,7 +75,7 @@ class Training:
 
     def take(self, sample: StepSample) -> None:
         self.samples.append(sample)
-        self.captures.add(sample)
+        self.captures.on_sample(sample)
 
     def step(
         self, *, fetch_ms: float, host_ms: float, work_ms: float, micro_batches: int = 1, ahead_steps: int = 0

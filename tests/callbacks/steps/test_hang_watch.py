@@ -60,7 +60,7 @@ def test_time_in_which_the_process_was_stopped_does_not_count(tmp_path: Path) ->
 
 def test_the_stack_is_saved_while_an_extension_holds_the_lock_of_python(tmp_path: Path) -> None:
     subject = watch(tmp_path, 0.1, [0])
-    subject.start()
+    subject.open()
     ctypes.PyDLL(None).usleep(999_000)
     subject.close()
     assert "test_the_stack_is_saved" in stacks_path(tmp_path, 0).read_text()
@@ -70,7 +70,7 @@ def test_a_forked_child_can_end_while_the_timer_is_set(tmp_path: Path) -> None:
     script = f"""
 import os, pathlib, sys
 from tests.callbacks.steps.test_hang_watch import watch
-watch(pathlib.Path({str(tmp_path)!r}), 60, [0]).start()
+watch(pathlib.Path({str(tmp_path)!r}), 60, [0]).open()
 child = os.fork()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 7)
 """

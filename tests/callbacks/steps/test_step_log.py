@@ -26,7 +26,7 @@ def log_to(folder: Path | None, state: FitState, *, rows: Any = None, every: int
 def run(log: StepLog, state: FitState, steps: range, **options: Any) -> None:
     for index in steps:
         state.step = index
-        log.add(sample(index, **options))
+        log.on_sample(sample(index, **options))
         log.on_step_end()
 
 
@@ -74,17 +74,7 @@ def test_rows_are_due_at_the_cadence() -> None:
     state = FitState(first_number=2)
     log = log_to(None, state, rows=rows)
     run(log, state, range(6))
-    log.add(sample(6, profiled=True))
+    log.on_sample(sample(6, profiled=True))
     assert rows.settled == [3, 7]
     assert rows.samples == [sample(step) for step in range(6)], "profiled steps are saved and not logged"
     assert len(log.unsaved()) == 7
-
-
-def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
-    rows: Any = Rows()
-    state = FitState()
-    log = log_to(tmp_path / "gone", state, rows=rows, every=2)
-    with pytest.warns(RuntimeWarning, match="step times are no longer saved") as caught:
-        run(log, state, range(120))
-    assert len(caught) == 1
-    assert rows.settled == list(range(1, 120, 2))

@@ -168,21 +168,6 @@ def test_an_interval_is_read_once_the_device_has_passed_it_and_its_events_are_us
     assert len(device.made) == 2
 
 
-def test_with_all_events_in_flight_nothing_is_measured() -> None:
-    device = FakeDevice()
-    clock = device.clock(capacity=2)
-    intervals = []
-    for _ in range(5):
-        clock.begin()
-        intervals.append(clock.end())
-    assert [interval is not None for interval in intervals] == [True, True, False, False, False]
-    device.passed = 10**6
-    assert intervals[0] is not None
-    clock.release(intervals[0])
-    clock.begin()
-    assert clock.end() is not None
-
-
 def test_a_cancelled_interval_gives_its_event_back() -> None:
     device = FakeDevice()
     clock = device.clock(capacity=1)

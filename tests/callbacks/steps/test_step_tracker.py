@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.callbacks.steps.fit_state import FitState, Phase, Signal, StepObserver
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, Signal
+from lightning_perf.callbacks.steps.observers import FitObserver, Observers
 from lightning_perf.callbacks.steps.step_tracker import UNSEEN_BATCHES, StepTracker
 
 
-class Diary(StepObserver):
+class Diary(FitObserver):
     def __init__(self, state: FitState, name: str = "", entries: list[str] | None = None) -> None:
         self.state = state
         self.name = name
@@ -50,6 +52,13 @@ def counter(*, automatic: bool = True) -> Any:
     return counting
 
 
+def tracker(state: FitState, trainer: Any, *observers: FitObserver) -> StepTracker:
+    every = Observers(ErrorReporter())
+    made = StepTracker(state, trainer, every, observers)
+    every.add(*observers, made)
+    return made
+
+
 class Loop:
     """A training loop that says what Lightning's would."""
 
@@ -58,7 +67,7 @@ class Loop:
         self.state = FitState(recording=True)
         self.diary = Diary(self.state)
         self.trainer = counter()
-        self.tracker = StepTracker(self.state, self.trainer, [self.diary])
+        self.tracker = tracker(self.state, self.trainer, self.diary)
 
     @contextmanager
     def action(self, signal: Signal) -> Iterator[None]:
@@ -204,45 +213,45 @@ def test_calls_have_the_order_given_at_a_start_and_the_reverse_at_an_end() -> No
     entries: list[str] = []
     state = FitState(recording=True)
     a, b = Diary(state, "a ", entries), Diary(state, "b ", entries)
-    tracker = StepTracker(state, counter(automatic=False), [a, b])
-    tracker.on_batch_start(None, 0)
-    tracker.on_optimizer_step_end()
-    tracker.on_batch_end(None)
-    tracker.finish()
+    subject = tracker(state, counter(automatic=False), a, b)
+    subject.on_batch_start(None, 0)
+    subject.on_optimizer_step_end()
+    subject.on_batch_end(None)
+    subject.finish()
     assert entries == ["a step 0", "b step 0", "b end", "a end"]
     entries.clear()
-    tracker.on_action_start(Signal.FETCH)
-    tracker.on_action_end(Signal.FETCH)
+    subject.on_action_start(Signal.FETCH)
+    subject.on_action_end(Signal.FETCH)
     assert entries == ["a step 1", "b step 1", "a (fetch", "b (fetch", "b fetch)", "a fetch)"]
 
 
 def test_phases_are_followed_only_while_the_profiler_records() -> None:
-    class Recorder(StepObserver):
+    class Recorder(FitObserver):
         def on_step_start(self) -> None:
             state.recording = state.step == 1
 
     entries: list[str] = []
     state, trainer = FitState(), counter()
     timer = Diary(state, "", entries)
-    tracker = StepTracker(state, trainer, [Recorder(), timer])
+    subject = tracker(state, trainer, Recorder(), timer)
     for _ in range(3):
-        tracker.on_action_start(Signal.FETCH)
-        tracker.on_action_end(Signal.FETCH)
-        tracker.on_batch_start(None, 0)
-        tracker.on_action_start(Signal.AUTOMATIC_STEP)
-        tracker.on_optimizer_step_start()
-        tracker.on_action_start(Signal.FORWARD)
-        tracker.on_action_end(Signal.FORWARD)
-        tracker.on_before_backward(None)
-        tracker.on_after_backward()
-        tracker.on_before_optimizer_step(None)
-        tracker.on_optimizer_step_end()
-        tracker.on_action_end(Signal.AUTOMATIC_STEP)
+        subject.on_action_start(Signal.FETCH)
+        subject.on_action_end(Signal.FETCH)
+        subject.on_batch_start(None, 0)
+        subject.on_action_start(Signal.AUTOMATIC_STEP)
+        subject.on_optimizer_step_start()
+        subject.on_action_start(Signal.FORWARD)
+        subject.on_action_end(Signal.FORWARD)
+        subject.on_before_backward(None)
+        subject.on_after_backward()
+        subject.on_before_optimizer_step(None)
+        subject.on_optimizer_step_end()
+        subject.on_action_end(Signal.AUTOMATIC_STEP)
         trainer.global_step += 1
-        tracker.on_batch_end(None)
-        tracker.on_action_start(Signal.CHECKPOINT)
-        tracker.on_action_end(Signal.CHECKPOINT)
-    tracker.finish()
+        subject.on_batch_end(None)
+        subject.on_action_start(Signal.CHECKPOINT)
+        subject.on_action_end(Signal.CHECKPOINT)
+    subject.finish()
     light = "(fetch, fetch), (checkpoint, checkpoint)"
     full = "(fetch, fetch), (forward, forward), (backward, backward), (optimizer, optimizer), (checkpoint, checkpoint)"
     assert ", ".join(entries) == f"step 0, {light}, end, step 1, {full}, end, step 2, {light}, end"

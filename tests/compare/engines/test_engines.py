@@ -10,13 +10,12 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
+from lightning_perf.compare.engines.local import SlurmEngine
 from lightning_perf.compare.engines.ray import RayEngine, RayRecordings, connect
-from lightning_perf.compare.engines.slurm import SlurmEngine
-from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.study.definition import StudyArm
-from lightning_perf.compare.study.results import study_arms, study_notes
+from lightning_perf.compare.study.definition import StudyArm, study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
-from lightning_perf.project import install_command
+from lightning_perf.errors import CompareError
+from lightning_perf.lazy_imports import install_command
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study

@@ -1,7 +1,5 @@
 """A Ray cluster that requires a token gives one clear error, at once, and works with the token."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -13,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_perf.compare.engines.ray import connect
-from lightning_perf.compare.errors import CompareError
+from lightning_perf.errors import CompareError
 
 TOKEN = "a-token-of-more-than-32-characters-for-ray"
 

@@ -1,16 +1,15 @@
 """Ctrl-C during a study: the run is asked to end, gets the time for it, and takes its processes with it."""
 
-from __future__ import annotations
-
+import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from lightning_perf.run_files import journal
+from tests.support.processes import is_alive, until
 
 # Handles Ctrl-C in a second, as a training that saves a checkpoint does, and has a process of its own.
 TRAINING = """
@@ -28,23 +27,6 @@ except KeyboardInterrupt:
 """
 
 
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def wait_for(path: Path, seconds: float = 30.0) -> str:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if path.exists() and (text := path.read_text()):
-            return text
-        time.sleep(0.05)
-    raise AssertionError(f"{path} did not appear")
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("interrupts", [1, 2])
 def test_ctrl_c_lets_a_run_end_by_itself_and_leaves_no_process_behind(tmp_path, interrupts):
@@ -54,17 +36,20 @@ def test_ctrl_c_lets_a_run_end_by_itself_and_leaves_no_process_behind(tmp_path, 
     arms = [f"--arm={name}={sys.executable} {script} {tmp_path}" for name in "ab"]
     command = [sys.executable, "-c", "import sys; from lightning_perf.cli import main; sys.exit(main(sys.argv[1:]))"]
     command += ["study", str(folder), *arms, "--blocks=1", "--devices=cpu"]
-    errors = tmp_path / "errors"
+    errors, leases = tmp_path / "errors", tmp_path / "leases"
+    leases.mkdir()  # not those of this machine: another study would be waited for
     with errors.open("w") as stderr:
         study = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
+            env={**os.environ, "TMPDIR": str(leases)},
             # A background job of a shell ignores Ctrl-C, and its children would too.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         try:
-            child = int(wait_for(tmp_path / "child"))
+            until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
+            child = int((tmp_path / "child").read_text())
             time.sleep(0.3)
             for _ in range(interrupts):
                 study.send_signal(signal.SIGINT)
@@ -76,5 +61,5 @@ def test_ctrl_c_lets_a_run_end_by_itself_and_leaves_no_process_behind(tmp_path, 
     err = errors.read_text()
     assert study.returncode == 130, err
     assert (tmp_path / "saved").exists(), err
-    assert not is_running(child)
+    assert not is_alive(child)
     assert "the run of a was stopped" in " ".join(journal.read_block(folder, 0).events)

@@ -1,7 +1,5 @@
 """Batches of any make: the hash ends within its limits, is the same again, and leaves everything as it was."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 import warnings

@@ -2,9 +2,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.metrics import Quality, best_logged, find_quality, reach_time, run_values
 from lightning_perf.compare.records.record import read_record
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.fit.account import write_account
 from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, Outcome, RunEnded, RunStarted
 from tests.compare.support import write_run

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import find_records, read_record
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.run_record import (
     RUN_RECORD,
     FactsAdded,

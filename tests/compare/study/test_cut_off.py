@@ -9,7 +9,7 @@ import pytest
 from lightning_perf.compare.engines.block import Device, run_block
 from lightning_perf.compare.engines.local import LocalEngine
 from lightning_perf.compare.folders import compare_runs
-from lightning_perf.compare.study.results import study_arms, study_notes
+from lightning_perf.compare.study.definition import study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.jsonl import JsonLines

@@ -1,7 +1,5 @@
 """Studies that run until they are precise, and studies with a time budget."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,11 +11,11 @@ import pytest
 from benchmarks.comparing.verdict_noise import rank_interval
 from lightning_perf.cli import main
 from lightning_perf.commands.study import _half_width
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.study.definition import Study, StudyArm, balanced_orders, read_study
 from lightning_perf.compare.study.run import ADDED_BLOCKS, MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS, run_study
 from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.run_record import Place
 from tests.compare.support import write_run

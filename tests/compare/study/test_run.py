@@ -9,12 +9,11 @@ import pytest
 
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine
-from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.study.definition import StudyArm, read_study
-from lightning_perf.compare.study.lease import Lease, device_leases
-from lightning_perf.compare.study.results import study_arms, study_notes
+from lightning_perf.compare.study.checkouts import Lease, device_leases
+from lightning_perf.compare.study.definition import StudyArm, read_study, study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
 from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.errors import CompareError, InvalidRunsError
 from lightning_perf.run_files.run_record import Outcome
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 

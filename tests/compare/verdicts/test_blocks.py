@@ -1,16 +1,13 @@
 """A comparison and a refusal as blocks: the same figures in every format, whatever the names hold."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 
 import pytest
 
 from lightning_perf.compare.verdicts.build import compare_arms
-from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.comparison import Comparison, UnfairError
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
-from lightning_perf.compare.verdicts.refusal import UnfairError
 from lightning_perf.show.blocks import Line, Table
 from tests.compare.support import write_arms
 from tests.support.shown import all_blocks, console_text, table_of, texts

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.folders import compare_runs
 from lightning_perf.compare.records.record import read_record
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
+from lightning_perf.errors import CompareError, InvalidRunsError
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import AMP_MS, BASE_MS, write_levels, write_run
 

@@ -1,7 +1,7 @@
 import pytest
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, judge, parse_gate
+from lightning_perf.errors import CompareError
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.values import Estimate
 

@@ -1,7 +1,5 @@
 """Comparisons made to fool the verdict: equal runs, diverged runs, crashed runs, other machines, busy machines."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import msgspec
@@ -10,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from scipy import stats
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.judge import exit_code
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
+from lightning_perf.errors import CompareError
 from lightning_perf.statistics.location import Kept
 
 Arms: TypeAlias = dict[str, list[RunRecord]]

@@ -9,12 +9,12 @@ import lightning_perf
 from lightning_perf.compare import METRICS, Settings, VerdictKind, compare_runs, print_comparison, render_markdown
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import StudyArm
 from lightning_perf.compare.study.run import run_study
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import parse_gate
+from lightning_perf.errors import CompareError
 from tests.compare.support import AMP_MS, BASE_MS, fake_arm, fake_study, write_arms
 
 

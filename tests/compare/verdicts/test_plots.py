@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Prediction
 from lightning_perf.compare.verdicts.gates import Settings
-from lightning_perf.compare.verdicts.plots import draw_plots, save_plots
+from lightning_perf.compare.verdicts.page import draw_plots, save_plots
+from lightning_perf.errors import CompareError
 from lightning_perf.run_files.run_record import Place
-from lightning_perf.show.pictures import COLORS
+from lightning_perf.show.plots import COLORS
 from lightning_perf.statistics.values import Estimate
 from tests.compare.support import BASE_MS, write_run
 

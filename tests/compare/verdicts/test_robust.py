@@ -20,8 +20,8 @@ from lightning_perf.compare.verdicts.comparison import VerdictKind
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
 from lightning_perf.compare.verdicts.pair import RANK_BLOCKS
 from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.statistics.exact import signed_rank_test, walsh_ratio
 from lightning_perf.statistics.location import paired_ratio
-from lightning_perf.statistics.ranks import signed_rank_test, walsh_ratio
 from tests.compare.support import write_arms
 
 BLOCKS = 12

@@ -1,17 +1,32 @@
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
+from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.compare.records.metrics import Quality
+from lightning_perf.compare.records.record import read_record
+from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import MetricResult, VerdictKind
-from lightning_perf.compare.verdicts.learned import Learned
+from lightning_perf.compare.verdicts.facts import Learned
+from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.compare.verdicts.verdict import Evidence, classify, describe_verdict
+from lightning_perf.report.document import SCHEMA_VERSION
+from lightning_perf.run_files.run_record import Place
 from lightning_perf.statistics.collapse import CollapseCounts
-from lightning_perf.statistics.location import Difference, non_inferiority, paired_difference, paired_ratio
-from lightning_perf.statistics.permutation import sign_flip_test
-from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
+from lightning_perf.statistics.exact import sign_flip_test
+from lightning_perf.statistics.location import (
+    Difference,
+    blocks_needed,
+    minimal_detectable_effect,
+    non_inferiority,
+    paired_difference,
+    paired_ratio,
+)
 from lightning_perf.statistics.values import Estimate
+from tests.compare.support import BASE_MS, write_arms, write_run
+from tests.support.shown import console_text
 
 
 def time_result(ratios, metric="step_time", detectable=0.02):
@@ -156,3 +171,39 @@ def test_an_undecided_accuracy_states_the_change_that_was_seen():
     single = non_inferiority(paired_difference([0.9], [0.9]), 0.01)
     (line, *_) = verdict(FASTER, learned=Learned(Quality("val_acc"), single, 0.0, NONE, diverged=False)).details
     assert line == "Accuracy undecided: +0.00 points; one pair of runs does not tell the spread."
+
+
+def leave_prediction(run, speedup, steps_ms=100.0):
+    """A report beside a run that predicts this speed-up at the most, and one of 1.25 at the least."""
+    gain = AmpGain("H200", 5, 1e6 * steps_ms, (), 0.0, 0.2e6 * steps_ms, 1e6 * steps_ms * (1 - 1 / speedup))
+    report = {"schema_version": SCHEMA_VERSION, "lead": 0, "ranks": [{"amp_gain": gain, "more": [1]}], "notes": []}
+    run.path.with_name("report.json").write_bytes(msgspec.json.encode(report))
+    return read_record(run.path)
+
+
+@pytest.mark.parametrize(("candidate_ms", "held"), [(50.0, True), (90.0, False), (30.0, False)])
+def test_a_prediction_of_the_baseline_stands_beside_what_mixed_precision_brought(tmp_path, candidate_ms, held):
+    made = write_arms(tmp_path, candidate=tuple(candidate_ms / 100 * ms for ms in BASE_MS), train__precision="16-mixed")
+    warm_up = write_run(tmp_path / "warm-up", started=0.5, place=Place("s", "fp32", 0, 0, treatment=("precision",)))
+    made["fp32"] = [leave_prediction(warm_up, 2.5), *made["fp32"]]
+    comparison = compare_arms(made)
+    prediction = comparison.candidates[0].prediction
+    assert (prediction.run_id, prediction.held) == ("warm-up", held)
+    assert (prediction.low, prediction.high) == pytest.approx((1.25, 2.5))
+    assert prediction.measured.value == pytest.approx(100 / candidate_ms)
+    lines = console_text(comparison.blocks()).splitlines()
+    (line,) = [line for line in lines if line.startswith("The profiled run warm-up predicted")]
+    assert ("within" if held else "outside") in line
+
+
+def test_a_prediction_is_only_for_mixed_precision(tmp_path):
+    made = write_arms(tmp_path, flags__tf32_cudnn="ieee", train__precision="32-true")
+    made["fp32"][0] = leave_prediction(made["fp32"][0], 2.5)
+    assert compare_arms(made, Settings(treatment=("flags",))).candidates[0].prediction is None
+
+
+@pytest.mark.parametrize("report", [b"", b"{}", b'{"schema_version": 99, "lead": 0, "ranks": []}', b"[1]"])
+def test_a_report_that_cannot_be_read_predicts_nothing(tmp_path, report):
+    run = write_arms(tmp_path)["fp32"][0]
+    run.path.with_name("report.json").write_bytes(report)
+    assert read_record(run.path).predicted_speedup is None

@@ -1,7 +1,5 @@
 """The bound of a forward pass by hand, and the peak rates behind it: looked up, or measured."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,10 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.inference.counting import peaks
-from lightning_perf.inference.counting.count import count_model
+from lightning_perf.inference.counting import count as counting
+from lightning_perf.inference.counting.count import count_model, find_peaks, measure_peaks
 from lightning_perf.inference.counting.document import Count, Peaks, Roofline, bound_latency
-from lightning_perf.inference.counting.peaks import find_peaks, measure_peaks
 
 PEAKS = Peaks("a device", "float32", 1, flops_per_s=1e9, bandwidth_bytes_per_s=1e8, source="made up")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -81,7 +78,7 @@ def test_the_highest_of_several_rates_count():
 
 def test_rates_are_work_by_the_best_time(monkeypatch: pytest.MonkeyPatch):
     times = iter([0.125, 0.5, 0.02, 0.01])  # two products, the copy, the dot product
-    monkeypatch.setattr(peaks, "_best_s", lambda call, device: (call(), next(times))[1])
+    monkeypatch.setattr(counting, "_best_s", lambda call, device: (call(), next(times))[1])
     found = measure_peaks(CPU, 1, working_set_bytes=2**20)
     assert found.flops_per_s == 2 * 1024**3 / 0.5  # the small product reached half of that
     assert found.bandwidth_bytes_per_s == 2**20 / 0.01
@@ -99,7 +96,7 @@ def test_random_matrices_are_multiplied_and_the_process_keeps_its_threads_and_ra
         seen.extend((left, right))
         return multiply(left, right, out=out)
 
-    monkeypatch.setattr(peaks, "SECONDS", 0.0)
+    monkeypatch.setattr(counting, "SECONDS", 0.0)
     monkeypatch.setattr(torch, "mm", watched)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     found = find_peaks(CPU, 1, working_set_bytes=1)
@@ -133,7 +130,7 @@ def test_a_known_gpu_is_looked_up_and_an_unknown_one_is_measured(
     assert found.source.startswith("https://www.nvidia.com")
     gpu("NVIDIA Unheard", 1)
     asked = []
-    monkeypatch.setattr(peaks, "measure_peaks", lambda *arguments, **keywords: asked.append(arguments))
+    monkeypatch.setattr(counting, "measure_peaks", lambda *arguments, **keywords: asked.append(arguments))
     find_peaks(CUDA, 1)
     assert asked == [(CUDA, 1, torch.float32)]
 

@@ -1,7 +1,5 @@
 """Counts of whole networks against a second implementation with hooks, and of layers by hand; bytes, rows, errors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

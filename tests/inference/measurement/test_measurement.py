@@ -10,8 +10,16 @@ from scipy.stats import binomtest
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.measurement import timing
-from lightning_perf.inference.measurement.accuracy import compare_accuracy, wilson_interval
-from lightning_perf.inference.measurement.measure import Effort, Time, Timed, speedup, summarise, take_turns
+from lightning_perf.inference.measurement.measure import (
+    Effort,
+    Time,
+    Timed,
+    compare_accuracy,
+    speedup,
+    summarise,
+    take_turns,
+    wilson_interval,
+)
 from lightning_perf.inference.measurement.timing import BATCH, predict, time_calls
 
 CPU = torch.device("cpu")

@@ -6,8 +6,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from lightning_perf.errors import UserError
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.model.samples import Validation, gather_samples
-from lightning_perf.inference.model.subject import load_model, on_device, usable_device
+from lightning_perf.inference.model import Validation, gather_samples, load_model, on_device, usable_device
 from tests.inference.support import CPU, Tiny
 
 INPUTS, LABELS = torch.arange(40.0).reshape(10, 4), torch.arange(10) % 3

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Timed
 from lightning_perf.inference.results.conclusions import cell_of, pareto_front, recommend, ruin_notes
-from lightning_perf.inference.results.plot import name_points
+from lightning_perf.inference.results.page import name_points
 from lightning_perf.inference.results.tradeoff import Cell, Tradeoff
 from tests.inference.support import estimate, row, tradeoff
 

@@ -1,7 +1,5 @@
 """The files that TensorRT gets, run by ONNX Runtime, and stand-ins for GPU packages that note what is asked of them."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -13,9 +11,8 @@ import torch
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.runtimes import export
 from lightning_perf.inference.runtimes.export import weights_apart, write_onnx, write_qdq_onnx
-from lightning_perf.inference.runtimes.onnx_runtimes import load_session
+from lightning_perf.inference.runtimes.onnx_runtimes import MAX_BATCH, load_engine, load_session
 from lightning_perf.inference.runtimes.registry import find_runtime
-from lightning_perf.inference.runtimes.tensorrt import MAX_BATCH, load_engine
 from lightning_perf.machine import environment
 from tests.inference.support import CPU, pictures, residual_network, subject_of, trained_network
 

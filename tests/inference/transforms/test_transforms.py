@@ -1,7 +1,5 @@
 """Each transform changes a copy as its paper says, trains it if it has to, and gives a reason if it cannot."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys
@@ -17,12 +15,18 @@ from torch import nn
 
 from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import Distil, weight_layers
-from lightning_perf.inference.transforms.layers import Prune, Separable, separate
-from lightning_perf.inference.transforms.registry import TRANSFORM_NAMES, find_transform
-from lightning_perf.inference.transforms.weights import Share, Sparsify, cluster
-from lightning_perf.inference.variants.chains import measure_storage
+from lightning_perf.inference.model import Subject
+from lightning_perf.inference.transforms import (
+    Distil,
+    Prune,
+    Separable,
+    Share,
+    Sparsify,
+    cluster,
+    separate,
+    weight_layers,
+)
+from lightning_perf.inference.variants.variant import TRANSFORM_NAMES, find_transform, measure_storage
 from tests.inference.support import small_network, student, subject_of
 
 

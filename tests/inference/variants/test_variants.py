@@ -18,10 +18,8 @@ from lightning_perf.inference.variants.artefact import (
     read_artefact,
     save_artefact,
 )
-from lightning_perf.inference.variants.chains import measure_storage
-from lightning_perf.inference.variants.running import compare_reload, relative_difference
-from lightning_perf.inference.variants.variant import default_variants, parse_variant, parse_variants
-from lightning_perf.inference.variants.worker import Origin
+from lightning_perf.inference.variants.running import Origin, compare_reload, relative_difference
+from lightning_perf.inference.variants.variant import default_variants, measure_storage, parse_variant, parse_variants
 from tests.inference.support import Tiny, subject_of
 
 

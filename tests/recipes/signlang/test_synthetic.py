@@ -1,7 +1,5 @@
 """The embedded pictures: same bytes every time, in the original's layout, one pose a label."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

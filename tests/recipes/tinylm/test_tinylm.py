@@ -1,7 +1,5 @@
 """The recipe of a language model: its text, its batches, its network, and that it learns."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Torchmetrics, which Lightning imports, imports torchvision, SciPy and Matplotlib
 finds none of them. Everybody else does.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType

@@ -1,6 +1,9 @@
 """Levers of the input pipeline: workers, pinned memory, and the samples of a batch."""
 
 import itertools
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -80,6 +83,21 @@ def test_the_share_of_processor_time_tells_waiting_from_working():
     assert waiting < min(working, 0.5)
     assert fetch_cpu_share(Training(Tiny(), DataLoader(Stream()))) is None
     assert fetch_cpu_share(Training(Tiny(), [1, 2])) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_a_core_that_other_programs_use_is_no_slow_disk():
+    cores = os.sched_getaffinity(0)
+    core = f"import os\nos.sched_setaffinity(0, [{min(cores)}])\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", core]) as other:
+        os.sched_setaffinity(0, [min(cores)])
+        try:
+            waiting = fetch_cpu_share(Training(Tiny(), DataLoader(Slow(waits=True))))
+            working = fetch_cpu_share(Training(Tiny(), DataLoader(Slow(waits=False))))
+        finally:
+            os.sched_setaffinity(0, cores)
+            other.kill()
+    assert waiting < 0.5 < 0.8 < working
 
 
 def test_workers_are_set():

@@ -1,15 +1,20 @@
 import copy
+import sys
 
+import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.cli import LightningCLI
 from torch import nn
+from torch.utils.data import DataLoader
 
 from lightning_perf.tune.errors import NotApplicableError
+from lightning_perf.tune.fit import LightningTrainer
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.model import MixedPrecision
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
 from lightning_perf.tune.training import Training
-from tests.tune.trainings import Tiny, lines
+from tests.tune.trainings import TRAINER, Pictures, Tiny, lines
 
 CPU = Machine("cpu", None, 2, "a CPU")
 LEVER = FusedOptimizer()
@@ -49,6 +54,25 @@ def test_fusing_in_place_is_what_the_constructor_makes(kind, foreach):
             for key in mine
             if isinstance(mine[key], torch.Tensor)
         )
+
+
+class WithoutOptimizer(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 2, 3)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch[0]).sum()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_optimizers_of_lightning_cli_are_fused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--optimizer=Adam", "--trainer.accelerator=cpu"])
+    cli = LightningCLI(WithoutOptimizer, run=False, save_config_callback=None)
+    training = Training(cli.model, DataLoader(Pictures(), batch_size=4), TRAINER)
+    LEVER.apply(training)
+    LightningTrainer(training).fit(None, str(tmp_path), max_steps=1)
+    assert cli.model.optimizers().defaults["fused"]
 
 
 @pytest.mark.parametrize("form", ["one", "list", "dict", "pair", "dicts"])

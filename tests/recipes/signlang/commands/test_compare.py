@@ -1,7 +1,5 @@
 """``python -m recipes.signlang compare`` from its arguments to its exit code."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import TrainDevice, find_device
 from recipes.signlang.settings import TrainSettings
 from tests.compare.support import fake_gpus
+from tests.support.processes import Forked
 
 CPU = TrainDevice("cpu", "", has_tf32=False)
 AMPERE = TrainDevice("gpu", "NVIDIA A100-SXM4-80GB", has_tf32=True)
@@ -183,9 +182,10 @@ def test_a_whole_comparison_and_going_on_with_it(pictures, tmp_path, capsys, mon
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     # Not the leases of this machine: a study that someone runs meanwhile would be waited for.
-    monkeypatch.setattr("lightning_perf.compare.engines.block.device_leases", lambda: tmp_path / "leases")
+    monkeypatch.setattr("lightning_perf.compare.study.checkouts.device_leases", lambda: tmp_path / "leases")
     # Nor the revision of this checkout: someone may be at work on it.
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
+    monkeypatch.setattr("lightning_perf.workers.command._start", Forked)
     folder = tmp_path / "study"
     arguments = ["compare", "--data", str(pictures), "--out", str(folder), "--runs", "1", "--epochs", "1"]
     arguments += ["--image-size", "18", "--accelerator", "cpu", "--workers", "0", "--batch-size", "4"]

@@ -1,7 +1,5 @@
 """`python -m recipes.signlang infer`: from a checkpoint to variants, on the pictures that it never saw."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from recipes.signlang.errors import RecipeError
 torch = pytest.importorskip("torch")
 
 from lightning_perf.inference.errors import VariantError  # noqa: E402
-from lightning_perf.inference.model.samples import Validation  # noqa: E402
+from lightning_perf.inference.model import Validation  # noqa: E402
 from recipes.signlang.inference.distillation import (  # noqa: E402
     StudentOutcome,
     StudyTraining,
@@ -29,6 +27,7 @@ from recipes.signlang.inference.distillation import (  # noqa: E402
 from recipes.signlang.inference.held_out import gather_data  # noqa: E402
 from recipes.signlang.training.checkpoint import load_checkpoint, newest_checkpoint  # noqa: E402
 from recipes.signlang.training.module import SignModule  # noqa: E402
+from tests.support.processes import fork_workers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -290,9 +289,10 @@ def test_the_normalised_cnn_is_a_choice():
 
 
 @pytest.mark.slow
-def test_a_whole_study(checkpoint, tmp_path, capsys):
+def test_a_whole_study(checkpoint, tmp_path, capsys, monkeypatch):
     from lightning_perf.inference.results.tradeoff import Tradeoff
 
+    fork_workers(monkeypatch)
     out, plot = tmp_path / "out", tmp_path / "plot.png"
     options = ["--variants", "alone-cnn,tensorrt-fp16", "--batch-sizes", "1", "--seconds", "0.05"]
     student = ["--student", "cnn", "--student-epochs", "1", "--max-accuracy-drop", "0.99", "--plot", str(plot)]

@@ -1,7 +1,5 @@
 """`python -m recipes.signlang predict`: pictures to labels."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -44,10 +42,10 @@ def checkpoint(classifier, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def artefact(classifier, tmp_path_factory):
-    from lightning_perf.inference.model.subject import Subject
+    from lightning_perf.inference.model import Subject
     from lightning_perf.inference.runtimes.registry import find_runtime
     from lightning_perf.inference.variants.artefact import save_artefact
-    from lightning_perf.inference.variants.worker import Origin
+    from lightning_perf.inference.variants.running import Origin
 
     folder = tmp_path_factory.mktemp("variants") / "eager"
     folder.mkdir()

@@ -1,7 +1,5 @@
 """`python -m recipes.signlang` from its arguments to its exit code."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """Where batches come from: memory or files, and pictures moved a little."""
 
-from __future__ import annotations
-
 import math
 import zipfile
 from dataclasses import replace

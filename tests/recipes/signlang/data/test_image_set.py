@@ -1,7 +1,5 @@
 """Layouts, captures, decoding and bad input of the sign-language recipe's data."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Splits of the sign-language recipe."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,1 +1,0 @@
-"""Helpers that all analyses share: intervals, arrays, averaged steps, caching."""

@@ -1,1 +1,0 @@
-"""The model to measure: where it comes from, its samples, its device."""
