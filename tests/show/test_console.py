@@ -294,7 +294,10 @@ def test_names_of_kernels_stay_as_they_are() -> None:
 @pytest.mark.parametrize("width", [70, 80, 100, 120])
 def test_rows_have_their_names_however_long_the_heads_are(width: int) -> None:
     heads = ("operator", "calls", "recorded per step", "one call now", "bf16-mixed", "channels last", "twice the batch")
-    rows = [("aten::convolution_backward", 3, *[1.5e6] * 5), ("aten::mm", 4, *[2.5e6] * 5)]
+    rows: list[tuple[str | float, ...]] = [
+        ("aten::convolution_backward", 3, *[1.5e6] * 5),
+        ("aten::mm", 4, *[2.5e6] * 5),
+    ]
     shown = console_text([table(heads, rows, kinds="name figure" + " duration" * 5)], width=width)
     assert max(map(len, shown.splitlines())) <= width
     *_, first, second = shown.splitlines()
