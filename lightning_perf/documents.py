@@ -136,7 +136,8 @@ class PageDocument(Document, frozen=True):
 def page_json(document: PageDocument) -> bytes:
     """Return a document as JSON for its page, with the blocks of the page."""
     parts = {name: blocks for name, items in document._parts().items() if (blocks := tuple(items))}
-    return document._page_data()[:-1] + b',"parts":' + msgspec.json.encode(parts) + b"}"
+    data = document._page_data()[1:-1]
+    return b'{"parts":' + msgspec.json.encode(parts) + (b"," + data if data else b"") + b"}"
 
 
 class Format(Struct, frozen=True):

@@ -334,7 +334,10 @@ def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             points = [
                 (floors[source, row["size_mb"]]["events"], row["cpu_s"])
                 for row in rows
-                if row["source"] == source and row["arm"] == arm and "error" not in row and floors
+                if row["source"] == source
+                and row["arm"] == arm
+                and "error" not in row
+                and (source, row["size_mb"]) in floors
             ]
             if len(points) >= 2:
                 fits[f"{source} {arm}"] = linear_fit([float(e) for e, _ in points], [s for _, s in points])
@@ -351,7 +354,7 @@ def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         + f"{about['method_version']}: `benchmarks/reading/trace_reading.py` describes the arms. Medians of "
         f"interleaved " + "rounds, each a fresh process; imports are not counted.",
         "",
-        "| source | MB | events | arm | wall s | × floor | CPU s | × floor | peak MB | without files |",
+        "| source | MB | events | arm | wall s | × floor | CPU s | × floor | peak MiB | without files |",
         "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
@@ -365,13 +368,14 @@ def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
             figures = f"{row['wall_s']:.2f} | {wall} | {row['cpu_s']:.2f} | {cpu} | {memory}"
         lines.append(f"| {row['source']} | {row['size_mb']} | {events} | {row['arm']} | {figures} |")
     lines += more_processes(rows)
-    lines += [
-        "",
-        "CPU seconds against events, least squares:",
-        "",
-        "| | µs an event | intercept s | R² |",
-        "|---|--:|--:|--:|",
-    ]
+    if fits:
+        lines += [
+            "",
+            "CPU seconds against events, least squares:",
+            "",
+            "| | µs an event | intercept s | R² |",
+            "|---|--:|--:|--:|",
+        ]
     lines += [
         f"| {fitted} | {fit['microseconds_per_event']:.3f} | {fit['intercept_s']:.3f} | {fit['r_squared']:.5f} |"
         for fitted, fit in fits.items()

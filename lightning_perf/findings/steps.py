@@ -240,7 +240,8 @@ def growing_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | None
     if growth is None or growth.excess_ns < MIN_SHARE * run.mean_ns:
         return None
     place, evidence, action = _place_of_growth(growth, fit)
-    if is_busy(lead.metadata.processor if lead is not None else None) if fit is None else not place:
+    may_be_load = not place if fit is not None else is_busy(lead.metadata.processor if lead is not None else None)
+    if may_be_load:
         return None
     return Problem(
         f"Growing steps: they take {format_share(growth.growth)} longer at the end of the run than at its start{place}",

@@ -125,7 +125,7 @@ def _print(blocks: Iterable[Block], console: Console) -> None:
                     console.print()
                 _print_framed(block, console)
             else:
-                console.print(_compact(block, bars=console.width >= BARS_FROM))
+                console.print(_compact(block, console.width))
         elif isinstance(block, Code):
             for text in block.lines:
                 console.print(plain(f"  {text}"), soft_wrap=True)
@@ -212,20 +212,29 @@ def _fitting(columns: Sequence[list[Text]], console: Console) -> list[list[tuple
     return [list(zip(columns, widths, strict=True))]
 
 
-def _compact(table: Table, *, bars: bool) -> Grid:
-    """Return a table without a frame. On a narrow terminal, names are shortened."""
+def _compact(table: Table, width: int) -> Grid:
+    """Return a table without a frame. On a narrow terminal, names are shortened; if that is too little, heads wrap."""
     headed = any(column.head for column in table.columns)
+    bars = width >= BARS_FROM
+    texts = [max((len(row[place].text) for row in table.rows), default=0) for place in range(len(table.columns))]
+    least = [
+        LEAST_NAME if column.kind in NAMES else max(len(column.head), text)
+        for column, text in zip(table.columns, texts, strict=True)
+    ]
+    fits = sum(least) + 2 * (len(least) - 1) <= width
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=headed)
     barred = [
         bars and column.kind == "share" and any(row[place].bar is not None for row in table.rows)
         for place, column in enumerate(table.columns)
     ]
-    for column, has_bars in zip(table.columns, barred, strict=True):
+    for column, text, has_bars in zip(table.columns, texts, barred, strict=True):
         if column.kind in NAMES:
             grid.add_column(column.head, min_width=LEAST_NAME)
+        elif column.has_figures:
+            wrapped = max(text, *map(len, column.head.split()), 0)
+            grid.add_column(column.head, justify="right", no_wrap=fits, width=None if fits else wrapped)
         else:
-            right = column.has_figures
-            grid.add_column(column.head, justify="right" if right else "left", no_wrap=right)
+            grid.add_column(column.head)
         if has_bars:
             grid.add_column("", width=BAR_WIDTH)
     for row in table.rows:

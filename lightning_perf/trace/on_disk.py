@@ -36,8 +36,9 @@ def map_file(file: BinaryIO, size: int = 0) -> mmap.mmap:
 
 def release_columns() -> None:
     """Give back the memory of columns that are in files. They are read again where they are needed."""
-    for mapping in _MAPPINGS:
-        mapping.madvise(_DONTNEED)
+    with suppress(RuntimeError):  # another thread has just mapped a file
+        for mapping in _MAPPINGS:
+            mapping.madvise(_DONTNEED)
 
 
 class ColumnFile:

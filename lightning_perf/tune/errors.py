@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from textwrap import indent
 
 from lightning_perf.errors import UserError
 from lightning_perf.workers.process import WorkerError, WorkerFailureError, WorkerTimeoutError
@@ -55,7 +54,7 @@ def trial_errors() -> Iterator[None]:
         raise OutOfTimeError("it took longer than the budget allows") from error
     except WorkerFailureError as error:
         kind = known.get(error.error, TrialError)
-        said = f". Its last lines:\n{indent(error.output, '  ')}" if kind is NoFitError and error.output else ""
+        said = f". Its last lines: {error.output}" if kind is NoFitError and error.output else ""
         raise kind(f"{error}{said}") from error
     except WorkerError as error:
         raise TrialError(str(error)) from error

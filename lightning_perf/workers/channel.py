@@ -45,11 +45,11 @@ def describe_exit(code: int | None) -> str:
     return f"was killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
 
 
-def last_lines(log: IO[bytes], count: int = 3, separator: str = " | ") -> str:
-    """Return the last lines of a log that are not blank."""
+def last_lines(log: IO[bytes], count: int = 3) -> str:
+    """Return the last lines of a log that are not blank, joined by ``|``."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    return separator.join(lines[-count:])
+    return " | ".join(lines[-count:])
 
 
 def kill_group(process: int) -> None:

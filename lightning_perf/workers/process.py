@@ -202,7 +202,7 @@ class WorkerProcess:
         except msgspec.DecodeError as error:
             raise WorkerExitError(f"its process sent an unexpected message ({error}){self._tail()}") from error
         if isinstance(message, Failure):
-            raise WorkerFailureError(message.reason, message.error, last_lines(self._log, FAILURE_LINES, "\n"))
+            raise WorkerFailureError(message.reason, message.error, last_lines(self._log, FAILURE_LINES))
         self._busy = False
         return message
 

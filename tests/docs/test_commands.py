@@ -47,8 +47,8 @@ OTHER_PROGRAMS = {"cp", "export", "git", "kill", "nvidia-smi", "pip", "sed", "te
 LAUNCHERS = {"srun", "torchrun"}
 """They start several processes of this package's command."""
 
-OTHER_OPTIONS = {"--fp16", "--init", "--int8", "--logdir", "--logdir_spec"}
-"""Options in the prose that belong to git, TensorBoard and TensorRT."""
+OTHER_OPTIONS = {"--dataloader_num_workers", "--fp16", "--init", "--int8", "--logdir", "--logdir_spec"}
+"""Options in the prose that belong to git, TensorBoard, TensorRT and transformers."""
 
 
 class Parsed(Exception):  # noqa: N818  # nothing went wrong

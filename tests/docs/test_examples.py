@@ -75,9 +75,9 @@ OTHER_SETTINGS = {
     "benchmark", "devices", "dynamic", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size",
     "create_graph", "max_norm", "cuda_graph_annotations", "enable_annotations", "plugins",
     "enable_environment_counters", "pin_memory", "prog_bar", "profiler", "schedule", "stacks", "static_graph",
-    "strategy", "attn_mask", "dropout_p", "is_causal", "scale", "drop_last", "persistent_workers",
+    "strategy", "attn_mask", "dropout_p", "is_causal", "scale", "drop_last", "persistent_workers", "optim", "use_cpu",
 }  # fmt: skip
-"""Of Lightning's Trainer and profiler, and of torch."""
+"""Of Lightning's Trainer and profiler, of torch, and of transformers."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -29,7 +29,7 @@ MADE = 60_000
 @pytest.fixture(autouse=True)
 def own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collections are timed by what their thread computes: while it waits for a core on a busy machine, none runs."""
-    monkeypatch.setattr("lightning_perf.callbacks.account.garbage_watch.perf_counter_ns", time.thread_time_ns)
+    monkeypatch.setattr("lightning_perf.callbacks.account.totals.perf_counter_ns", time.thread_time_ns)
 
 
 class FullCollections:

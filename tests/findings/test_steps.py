@@ -178,6 +178,7 @@ def growing_phases(path: Path, *phases: str, waiting: float = 0.0) -> PerfReport
         else replace(entry, early_ns=entry.time_ns // 2, early_count=entry.count // 2)
         for entry in made.entries
     )
+    path.mkdir(exist_ok=True)
     write_account(path, replace(made, steps=400, entries=entries))
     return growing(path, waiting=waiting)
 

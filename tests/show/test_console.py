@@ -289,3 +289,17 @@ def test_a_name_mentions_nobody_and_links_nowhere(name: str) -> None:
 
 def test_names_of_kernels_stay_as_they_are() -> None:
     assert "\u200b" not in to_markdown([table(("name",), [("f<4, {lambda()#1}>",), ("a @ b",), ("x # y",)])])
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 120])
+def test_rows_have_their_names_however_long_the_heads_are(width: int) -> None:
+    heads = ("operator", "calls", "recorded per step", "one call now", "bf16-mixed", "channels last", "twice the batch")
+    rows: list[tuple[str | float, ...]] = [
+        ("aten::convolution_backward", 3, *[1.5e6] * 5),
+        ("aten::mm", 4, *[2.5e6] * 5),
+    ]
+    shown = console_text([table(heads, rows, kinds="name figure" + " duration" * 5)], width=width)
+    assert max(map(len, shown.splitlines())) <= width
+    *_, first, second = shown.splitlines()
+    assert (first.startswith("aten::"), second.startswith("aten::mm ")) == (True, True)
+    assert (first.count("1.50 ms"), second.count("2.50 ms")) == (5, 5)

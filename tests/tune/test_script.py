@@ -129,11 +129,11 @@ def test_seeds_of_the_tuning_shift_those_of_the_script(train, tmp_path, monkeypa
     [
         (
             "print('no data')",
-            "own.py ended, and no Trainer of Lightning or Hugging Face trained. Its last lines:\n  no data",
+            "own.py ended, and no Trainer of Lightning or Hugging Face trained. Its last lines: no data",
         ),
         (
             "print('no config', *'abc', sep='\\n')\nexit('usage')",
-            "own.py exited with usage before its training began. Its last lines:\n  no config\n  a\n  b\n  c",
+            "own.py exited with usage before its training began. Its last lines: no config | a | b | c",
         ),
         ("open('/no/such')", "own.py failed before its training began (FileNotFoundError: [Errno 2] No such"),
     ],

@@ -261,10 +261,11 @@ def _period_of(number: Int64Array, step_ns: Int64Array, wait_ns: Int64Array, lon
         members = number % period == phase
         if int(members.sum()) < LEAST_LONG or not (~members).any():
             continue
-        tried = period * CANDIDATES * len(LIMIT_SCALES)
-        if tried * _chance(len(long), int(long.sum()), int(members.sum()), int(long[members].sum())) > MOST_CHANCE:
+        if float(long[members].mean()) < MOST_LONG or float(long[~members].mean()) > FEW_LONG:
             continue
-        if float(long[members].mean()) >= MOST_LONG and float(long[~members].mean()) <= FEW_LONG:
+        tried = period * CANDIDATES * len(LIMIT_SCALES)
+        chance = tried * _chance(len(long), int(long.sum()), int(members.sum()), int(long[members].sum()))
+        if chance <= MOST_CHANCE:
             return PeriodicSteps(
                 period=int(period),
                 steps=int(members.sum()),

@@ -101,7 +101,8 @@ def _facts(fit: FitTime) -> Iterator[Line]:
             )
     around = [
         (fit.before_ns, "Before the fit, the process took {} for imports, data and the Trainer."),
-        (fit.report_ns, "After the training, this report took {}."),
+        # While the report is printed, its time is not known.
+        (0 if fit.end == "report" else fit.report_ns, "After the training, this report took {}."),
     ]
     yield from (Line(text.format(format_duration(time_ns))) for time_ns, text in around if time_ns)
     if fit.end in ENDS:
