@@ -10,7 +10,7 @@ KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 WORKERS = $(shell $(BIN)/python -c "import os; print(os.cpu_count() + 1)")
 WHEEL_VENV := build/wheel-venv
 TRANSFORMERS := build/transformers
-NEED_TRANSFORMERS := tests/loop/test_transformers_callback.py tests/tune/test_transformers_trainer.py
+NEED_TRANSFORMERS := tests/loop/test_transformers_callback.py tests/tune/trainers/test_transformers_trainer.py
 
 .PHONY: help env demo test lint types contracts wheel docs readme unit transformers clean
 

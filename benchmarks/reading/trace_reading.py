@@ -85,9 +85,9 @@ print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_ti
 
 def floor(path: Path) -> int:
     """Decode every event, keep none; returns their number."""
-    from lightning_perf.trace.bytestream import ByteStream
-    from lightning_perf.trace.events import decode
-    from lightning_perf.trace.pieces import EventText
+    from lightning_perf.trace.text.bytestream import ByteStream
+    from lightning_perf.trace.text.events import decode
+    from lightning_perf.trace.text.pieces import EventText
 
     gc.disable()
     stream = ByteStream(path)

@@ -24,7 +24,7 @@ from lightning_perf.trace.column_builders import (
     Threads,
 )
 from lightning_perf.trace.columns import CODED_COLUMNS, DeviceKind, matched_part
-from lightning_perf.trace.events import FAULTS, NO_RAW, Args, Complete, Label
+from lightning_perf.trace.text.events import FAULTS, NO_RAW, Args, Complete, Label
 
 
 class Destination(Enum):

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import Int64Array, Thread, pack_triple
-from lightning_perf.trace.events import FAULTS
 from lightning_perf.trace.on_disk import ColumnFile, is_large
+from lightning_perf.trace.text.events import FAULTS
 
 _Text = TypeVar("_Text", str, bytes)
 

@@ -33,8 +33,8 @@ from lightning_perf.run_files.user_cache import (
     cache_root,
     is_own_folder,
 )
-from lightning_perf.trace.bytestream import GZIP, crc32
 from lightning_perf.trace.on_disk import map_file, release_columns
+from lightning_perf.trace.text.bytestream import GZIP, crc32
 from lightning_perf.trace.trace import Trace
 
 LARGE_BYTES = 64 << 20

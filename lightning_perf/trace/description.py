@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_perf.trace.salvage import lenient_json
+from lightning_perf.trace.text.salvage import lenient_json
 
 
 class DeviceProperties(Struct, frozen=True):

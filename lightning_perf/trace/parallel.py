@@ -16,8 +16,8 @@ from pathlib import Path
 
 from lightning_perf.trace.assembly import Assembly, AssemblyPart
 from lightning_perf.trace.column_builders import InexactTimeError
-from lightning_perf.trace.pieces import EventText, is_cut_short
-from lightning_perf.trace.salvage import Salvage
+from lightning_perf.trace.text.pieces import EventText, is_cut_short
+from lightning_perf.trace.text.salvage import Salvage
 from lightning_perf.workers.channel import Channel, Message
 from lightning_perf.workers.process import WorkerError, WorkerProcess, wait_for_messages
 

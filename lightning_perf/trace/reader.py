@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from lightning_perf.errors import TraceError
 from lightning_perf.trace.assembly import Assembly
-from lightning_perf.trace.bytestream import ByteStream
 from lightning_perf.trace.column_builders import InexactTimeError
 from lightning_perf.trace.description import Problems, read_metadata
-from lightning_perf.trace.pieces import EventText
-from lightning_perf.trace.salvage import Salvage
 from lightning_perf.trace.tables import build_tables
 from lightning_perf.trace.tensors import read_tensors
+from lightning_perf.trace.text.bytestream import ByteStream
+from lightning_perf.trace.text.pieces import EventText
+from lightning_perf.trace.text.salvage import Salvage
 from lightning_perf.trace.trace import Trace
 
 CACHED_BYTES = 4 << 20

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf.trace.columns import Int64Array
-from lightning_perf.trace.salvage import lenient_json
+from lightning_perf.trace.text.salvage import lenient_json
 
 TENSORS_KEY = "lightning_perf.tensors"
 """Field of a trace file that holds the lists."""

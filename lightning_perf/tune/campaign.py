@@ -30,9 +30,9 @@ from lightning_perf.tune.levers.registry import LEVERS, find_lever, find_levers
 from lightning_perf.tune.measurement import LossGuard, is_confirmed, is_gain, is_loss, loss_of
 from lightning_perf.tune.messages import Arguments, Order, Scouted, Site, TrainingSource
 from lightning_perf.tune.pairs import Pair, Pairs, least_pair_s, start_worker
-from lightning_perf.tune.patch import Patch, find_patch
+from lightning_perf.tune.patches.patch import Patch, find_patch
+from lightning_perf.tune.patches.project_copy import run_in_copy
 from lightning_perf.tune.progress import Progress
-from lightning_perf.tune.project_copy import run_in_copy
 from lightning_perf.tune.result import (
     BEFORE_INTERRUPT,
     NO_TIME,

@@ -26,10 +26,10 @@ from torch.utils.data import DataLoader
 
 from lightning_perf.callbacks.lightning_compat import when_loaded
 from lightning_perf.tune.errors import NoFitError, describe_error
-from lightning_perf.tune.fit import LightningTrainer
-from lightning_perf.tune.huggingface import watch_arguments, watch_trainer
 from lightning_perf.tune.messages import Site
-from lightning_perf.tune.training import Training, TrialTrainer
+from lightning_perf.tune.trainers.fit import LightningTrainer
+from lightning_perf.tune.trainers.huggingface import watch_arguments, watch_trainer
+from lightning_perf.tune.trainers.training import Training, TrialTrainer
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
 from lightning_perf.workers.script import Script
 

@@ -24,14 +24,14 @@ from lightning_perf.lazy_imports import find_object
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.tune.errors import NoFitError, NoTrainingError, TrialError, describe_error
-from lightning_perf.tune.fit import LightningTrainer
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.loader import Workers, fetch_cpu_share
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Measured, Order, Prediction, Profile, Ready, Run, Scouted, Window
-from lightning_perf.tune.project_copy import move_to_copy
+from lightning_perf.tune.patches.project_copy import move_to_copy
 from lightning_perf.tune.script import Calls, run_script
-from lightning_perf.tune.training import TrialTrainer, as_training
+from lightning_perf.tune.trainers.fit import LightningTrainer
+from lightning_perf.tune.trainers.training import TrialTrainer, as_training
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
 from lightning_perf.workers.limits import usable_cpus
 

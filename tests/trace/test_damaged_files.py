@@ -233,7 +233,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.trace.bytestream.EXPANSION_CHECKED_FROM_BYTES", 2 << 20)
+    monkeypatch.setattr("lightning_perf.trace.text.bytestream.EXPANSION_CHECKED_FROM_BYTES", 2 << 20)
     event = event_text().encode() + b","
     packed = gzip.compress(b'{"traceEvents": [' + event * ((4 << 20) // len(event)))
     with pytest.raises(TraceError, match=r"decompresses to more than [23] MB from 0\.\d+ MB, over 200 times its size"):
@@ -241,6 +241,6 @@ def test_a_bomb_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_endless_event_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.trace.pieces.LARGEST_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr("lightning_perf.trace.text.pieces.LARGEST_EVENT_BYTES", 1 << 20)
     with pytest.raises(TraceError, match=r"something of [12] MB that is not a list of events"):
         read_trace(written(tmp_path / "trace.json", b'{"traceEvents": [{"name": "' + b"x" * (3 << 20)))

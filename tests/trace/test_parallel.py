@@ -11,7 +11,8 @@ import pytest
 
 from lightning_perf.errors import TraceError
 from lightning_perf.report.recording import analyze_recording, encode_recording
-from lightning_perf.trace import parallel, pieces, reader
+from lightning_perf.trace import parallel, reader
+from lightning_perf.trace.text import pieces
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from tests.support.every_event import everything
@@ -38,7 +39,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of pieces in a file of a few hundred kilobytes."""
     monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 11)
-    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
+    monkeypatch.setattr("lightning_perf.trace.text.bytestream.READ_BYTES", 1 << 10)
 
 
 def both(path: Path, processes: int = 2) -> tuple[Trace, Trace]:

@@ -17,14 +17,14 @@ import torch
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.errors import TraceError
 from lightning_perf.tune.errors import NotApplicableError, TrialError
-from lightning_perf.tune.fit import MAX_STEPS
 from lightning_perf.tune.levers.lever import Change, Lever, Machine, Setting
 from lightning_perf.tune.levers.loader import BatchSize, FewerMicroBatches, PinnedMemory, Workers
 from lightning_perf.tune.levers.model import TF32, ChannelsLast, Compiled, CudnnBenchmark, MixedPrecision
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
 from lightning_perf.tune.levers.registry import LEVERS
 from lightning_perf.tune.messages import Arguments, Site
-from lightning_perf.tune.training import Training
+from lightning_perf.tune.trainers.fit import MAX_STEPS
+from lightning_perf.tune.trainers.training import Training
 
 _Values: TypeAlias = dict[str, Any]
 

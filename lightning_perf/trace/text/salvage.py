@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from lightning_perf.trace.events import (
+from lightning_perf.trace.text.events import (
     FAULTS,
     NO_RAW,
     Args,

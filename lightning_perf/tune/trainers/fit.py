@@ -19,8 +19,8 @@ from lightning_perf.tune.levers.lever import Change, Lever
 from lightning_perf.tune.levers.loader import training_loader
 from lightning_perf.tune.levers.optimizer import optimizers_of
 from lightning_perf.tune.messages import Arguments, Site
-from lightning_perf.tune.project_copy import arguments_of, parameters_of
-from lightning_perf.tune.training import Training
+from lightning_perf.tune.patches.project_copy import arguments_of, parameters_of
+from lightning_perf.tune.trainers.training import Training
 
 MAX_STEPS = 10**7
 """More steps than any trial trains; finite, because schedules over ``trainer.estimated_stepping_batches`` need that."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from lightning_perf.errors import TraceError
-from lightning_perf.trace.events import decode_raw
+from lightning_perf.trace.text.events import decode_raw
 
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')

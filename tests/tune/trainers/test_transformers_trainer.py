@@ -13,7 +13,7 @@ import pytest
 
 from lightning_perf.tune.messages import Order, Ready, Run, Scouted, Site, Window
 from lightning_perf.tune.pairs import start_worker
-from lightning_perf.tune.patch import make_patch
+from lightning_perf.tune.patches.patch import make_patch
 from lightning_perf.workers.process import WorkerFailureError
 from lightning_perf.workers.script import Script
 

@@ -17,7 +17,7 @@ from lightning_perf.tune.levers.loader import training_loader
 from lightning_perf.tune.levers.optimizer import optimizers_of
 from lightning_perf.tune.messages import Arguments, Order
 from lightning_perf.tune.pairs import start_worker
-from lightning_perf.tune.training import Training
+from lightning_perf.tune.trainers.training import Training
 from lightning_perf.workers.script import Script
 
 _LOADER = ("batch_size", "drop_last", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_perf.tune.levers.lever import Setting
 from lightning_perf.tune.messages import Site
-from lightning_perf.tune.patch import make_patch
+from lightning_perf.tune.patches.patch import make_patch
 
 PRECISION = Setting("Trainer", {"precision": '"bf16-mixed"'})
 WORKERS = Setting("DataLoader", {"num_workers": "2", "persistent_workers": "True"})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.trace import pieces
+from lightning_perf.trace.text import pieces
 from lightning_perf.trace.description import Problems
 from lightning_perf.trace.reader import read_trace
 
@@ -14,7 +14,7 @@ from lightning_perf.trace.reader import read_trace
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
+    monkeypatch.setattr("lightning_perf.trace.text.bytestream.READ_BYTES", 1 << 10)
 
 
 def operator(number: int, **args: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_a_quote_that_is_not_escaped_costs_no_other_event(tmp_path: Path) -> Non
 def test_what_stands_before_the_events_may_be_read_in_any_parts(
     read_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", read_bytes)
+    monkeypatch.setattr("lightning_perf.trace.text.bytestream.READ_BYTES", read_bytes)
     path = tmp_path / "trace.json"
     document = {"host_name": "x" * 300, "distributedInfo": {"rank": 3}, "traceEvents": [operator(0), operator(1)]}
     path.write_bytes(b"\xef\xbb\xbf \n\n " + json.dumps(document, indent=1).encode())

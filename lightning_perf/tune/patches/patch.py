@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from lightning_perf.tune.levers.lever import Setting
 from lightning_perf.tune.messages import Arguments, Scouted, Site
-from lightning_perf.tune.origins import find_origins, parse_file
+from lightning_perf.tune.patches.origins import find_origins, parse_file
+from lightning_perf.tune.patches.sources import Origin, PythonFile, SourceFile, UncertainError, Value, callee
 from lightning_perf.tune.result import Place
-from lightning_perf.tune.sources import Origin, PythonFile, SourceFile, UncertainError, Value, callee
 
 OTHERS = "this call may make other loaders, which change as well"
 READERS = "checked in a copy of your project; other code may read this value, too"

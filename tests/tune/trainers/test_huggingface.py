@@ -9,12 +9,12 @@ import pytest
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lightning_perf.tune.huggingface import HuggingFaceTrainer, watch_arguments
 from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Site
-from lightning_perf.tune.patch import make_patch
+from lightning_perf.tune.patches.patch import make_patch
 from lightning_perf.tune.script import Calls
+from lightning_perf.tune.trainers.huggingface import HuggingFaceTrainer, watch_arguments
 from tests.tune.trainings import Pictures
 
 GPU = Machine("cuda", (8, 0), 8, "A GPU")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from lightning_perf.tune.sources import (
+from lightning_perf.tune.patches.sources import (
     Origin,
     PythonFile,
     SourceFile,
