@@ -12,8 +12,8 @@ import pytest
 from lightning_perf.errors import TraceError
 from lightning_perf.report.recording import analyze_recording, encode_recording
 from lightning_perf.trace import parallel, reader
-from lightning_perf.trace.text import pieces
 from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.text import pieces
 from lightning_perf.trace.trace import Trace
 from tests.support.every_event import everything
 from tests.support.same_trace import assert_same_trace

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.trace.text import pieces
 from lightning_perf.trace.description import Problems
 from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.text import pieces
 
 
 @pytest.fixture
