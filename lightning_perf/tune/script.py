@@ -29,7 +29,7 @@ from lightning_perf.tune.errors import NoFitError, describe_error
 from lightning_perf.tune.messages import Site
 from lightning_perf.tune.trainers.fit import LightningTrainer
 from lightning_perf.tune.trainers.huggingface import watch_arguments, watch_trainer
-from lightning_perf.tune.trainers.training import Training, TrialTrainer
+from lightning_perf.tune.training import Training, TrialTrainer
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
 from lightning_perf.workers.script import Script
 

@@ -114,7 +114,7 @@ class PerfTuner:
             return run_campaign(module, self._settings, on_progress)
         import cloudpickle
 
-        from lightning_perf.tune.trainers.training import Training
+        from lightning_perf.tune.training import Training
 
         try:
             source = cloudpickle.dumps((TorchFlags.current(), Training(module, data, dict(trainer or {}))))

@@ -31,7 +31,7 @@ from lightning_perf.tune.messages import Measured, Order, Prediction, Profile, R
 from lightning_perf.tune.patches.project_copy import move_to_copy
 from lightning_perf.tune.script import Calls, run_script
 from lightning_perf.tune.trainers.fit import LightningTrainer
-from lightning_perf.tune.trainers.training import TrialTrainer, as_training
+from lightning_perf.tune.training import TrialTrainer, as_training
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
 from lightning_perf.workers.limits import usable_cpus
 

@@ -11,7 +11,7 @@ from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.findings.finding import rule
 from lightning_perf.inference.model import Subject
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 from tests.support.markdown import ROOT, blocks
 from tests.support.trace_builder import TraceBuilder
 

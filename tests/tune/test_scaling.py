@@ -16,7 +16,7 @@ from lightning_perf.tune.errors import TrialError, TuneError
 from lightning_perf.tune.messages import Measured
 from lightning_perf.tune.scaling import CAUSES, SCHEMA_VERSION, Run, ScalingResult, account_for, compare_counts
 from lightning_perf.tune.settings import TuneSettings
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 from lightning_perf.workers.channel import Failure
 from lightning_perf.workers.script import Script
 from tests.support.schemas import load_document

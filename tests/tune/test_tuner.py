@@ -8,7 +8,7 @@ from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.model import TF32
 from lightning_perf.tune.messages import Window
 from lightning_perf.tune.settings import TuneSettings
-from lightning_perf.tune.trainers.training import Training, as_training
+from lightning_perf.tune.training import Training, as_training
 from lightning_perf.tune.tuner import TorchFlags
 from tests.tune.conversation import converse, order
 from tests.tune.trainings import TRAINER, Data, Flagged, Tiny

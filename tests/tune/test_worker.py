@@ -13,7 +13,7 @@ from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.tune import worker
 from lightning_perf.tune.levers.registry import LEVERS, find_lever
 from lightning_perf.tune.messages import Prediction, Profile, Ready, Scouted, Window
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 from lightning_perf.tune.worker import MOST_SAVING, probed_savings
 from lightning_perf.workers.channel import Failure
 from tests.tune.conversation import Conversation, converse, order

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 
 
 class Machine(Struct, frozen=True):

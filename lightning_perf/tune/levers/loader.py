@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lightning_perf.analysis.host.loading import affordable_workers
 from lightning_perf.callbacks.steps.core_use import Use, thread_use
 from lightning_perf.tune.levers.lever import Machine, Setting
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 
 _KEPT = (
     "num_workers",

@@ -11,7 +11,7 @@ from lightning_perf.machine.page_faults import KEEP_MEMORY, allocator_name, keep
 from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.levers.optimizer import clipping_excludes_fusing, has_fused_optimizer
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 
 _FULL = ("32-true", "32", 32, None)
 _BF16_CAPABILITY = (8, 0)

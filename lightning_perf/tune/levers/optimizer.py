@@ -11,7 +11,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from lightning_perf.callbacks.lightning_compat import clips_as_lightning_does
 from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine, Setting
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 
 _FUSABLE = (SGD, Adagrad, Adam, AdamW)
 _FLAGS = ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused")

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
-from torch.utils.data import DataLoader
 
-from lightning_perf.tune.levers.loader import training_loader
-from lightning_perf.tune.levers.optimizer import optimizers_of
 from lightning_perf.tune.messages import Arguments, Order
 from lightning_perf.tune.pairs import start_worker
-from lightning_perf.tune.trainers.training import Training
 from lightning_perf.workers.script import Script
-
-_LOADER = ("batch_size", "drop_last", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-_OPTIMIZER = ("lr", "fused", "foreach")
 
 
 def run_in_copy(order: Order, texts: Mapping[str, bytes], timeout_s: float) -> Arguments:
@@ -56,32 +47,3 @@ def move_to_copy(script: Script, copy: Path) -> Script:
     if here.is_relative_to(root):
         os.chdir(copy / here.relative_to(root))
     return replace(script, words=tuple(map(moved, script.words)))
-
-
-def arguments_of(training: Training) -> Arguments:
-    """Return the simple arguments of the calls that made a training."""
-    loader, optimizers = training_loader(training), optimizers_of(training) or ()
-    values: dict[str, dict[str, Any]] = {
-        # The names of folders may have the time in them.
-        "Trainer": {name: value for name, value in training.trainer.items() if name != "default_root_dir"},
-        "DataLoader": {} if isinstance(loader, str) else {name: getattr(loader, name) for name in _LOADER},
-        "optimizer": {name: optimizers[0].defaults.get(name) for name in _OPTIMIZER} if len(optimizers) == 1 else {},
-    }
-    simple = (bool, int, float, str, type(None))
-    return Arguments(
-        {
-            place: {name: value for name, value in given.items() if isinstance(value, simple)}
-            for place, given in values.items()
-        }
-    )
-
-
-def parameters_of(training: Training, trainer: Any) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Return the parameters of the classes that may pass values on to the calls, by the place of a `Setting`."""
-
-    def names(*kinds: Any) -> tuple[tuple[str, ...], ...]:
-        return tuple(tuple(inspect.signature(kind.__init__).parameters)[1:] for kind in kinds)
-
-    owner = training.module if training.data is None else training.data
-    optimizers = {type(optimizer) for optimizer in optimizers_of(training) or ()}
-    return {"Trainer": names(trainer), "DataLoader": names(DataLoader, type(owner)), "optimizer": names(*optimizers)}

@@ -1,1 +1,1 @@
-"""The user's training in a trial: what a trial does with it, and how Lightning and Hugging Face train it."""
+"""Trials of a training by the Trainer that it has: that of Lightning or of Hugging Face."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
@@ -19,8 +21,7 @@ from lightning_perf.tune.levers.lever import Change, Lever
 from lightning_perf.tune.levers.loader import training_loader
 from lightning_perf.tune.levers.optimizer import optimizers_of
 from lightning_perf.tune.messages import Arguments, Site
-from lightning_perf.tune.patches.project_copy import arguments_of, parameters_of
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 
 MAX_STEPS = 10**7
 """More steps than any trial trains; finite, because schedules over ``trainer.estimated_stepping_batches`` need that."""
@@ -34,6 +35,8 @@ _FOR_TRIALS: dict[str, Any] = {
     "max_epochs": -1,
 }
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+_LOADER = ("batch_size", "drop_last", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+_OPTIMIZER = ("lr", "fused", "foreach")
 _CHATTY = (*_PACKAGES, "lightning.fabric", "lightning_fabric")
 """Loggers with advice at every start, which would hide a process's last lines. Each package may log for the other."""
 _LEFT_OUT = (
@@ -84,10 +87,35 @@ class LightningTrainer:
         return device
 
     def arguments(self) -> Arguments:
-        return arguments_of(self.training)
+        training = self.training
+        loader, optimizers = training_loader(training), optimizers_of(training) or ()
+        defaults = optimizers[0].defaults if len(optimizers) == 1 else {}
+        values: dict[str, dict[str, Any]] = {
+            # The names of folders may have the time in them.
+            "Trainer": {name: value for name, value in training.trainer.items() if name != "default_root_dir"},
+            "DataLoader": {} if isinstance(loader, str) else {name: getattr(loader, name) for name in _LOADER},
+            "optimizer": {name: defaults[name] for name in _OPTIMIZER if name in defaults},
+        }
+        simple = (bool, int, float, str, type(None))
+        return Arguments(
+            {
+                place: {name: value for name, value in given.items() if isinstance(value, simple)}
+                for place, given in values.items()
+            }
+        )
 
     def parameters(self) -> dict[str, tuple[tuple[str, ...], ...]]:
-        return parameters_of(self.training, trainer_class(self.training.module))
+        def names(*kinds: Any) -> tuple[tuple[str, ...], ...]:
+            return tuple(tuple(inspect.signature(kind.__init__).parameters)[1:] for kind in kinds)
+
+        training = self.training
+        owner = training.module if training.data is None else training.data
+        optimizers = {type(optimizer) for optimizer in optimizers_of(training) or ()}
+        return {
+            "Trainer": names(trainer_class(training.module)),
+            "DataLoader": names(DataLoader, type(owner)),
+            "optimizer": names(*optimizers),
+        }
 
     def sites(self, calls: Any) -> dict[str, tuple[Site | str, ...]]:
         found: dict[str, tuple[Site | str, ...]] = calls.sites(

@@ -24,7 +24,7 @@ from lightning_perf.tune.levers.optimizer import FusedOptimizer
 from lightning_perf.tune.levers.registry import LEVERS
 from lightning_perf.tune.messages import Arguments, Site
 from lightning_perf.tune.trainers.fit import MAX_STEPS
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 
 _Values: TypeAlias = dict[str, Any]
 

@@ -31,7 +31,7 @@ from lightning_perf.tune.levers.loader import (
     rebuilt,
     training_loader,
 )
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 from tests.tune.trainings import Data, Pictures, Stream, Tiny, WithOwnLoader, lines
 
 CPU = Machine("cpu", None, 4, "a CPU")

@@ -10,7 +10,7 @@ from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers import model
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.model import TF32, ChannelsLast, Compiled, CudnnBenchmark, KeptMemory, MixedPrecision
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny, lines
 
 CPU = Machine("cpu", None, 2, "a CPU")

@@ -13,7 +13,7 @@ from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.model import MixedPrecision
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
 from lightning_perf.tune.trainers.fit import LightningTrainer
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 from tests.tune.trainings import TRAINER, Pictures, Tiny, lines
 
 CPU = Machine("cpu", None, 2, "a CPU")

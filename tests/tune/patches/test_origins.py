@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.tune.test_patch import FUSED, PRECISION, WORKERS, sites_in
 
 from lightning_perf.tune.levers.lever import Setting
 from lightning_perf.tune.messages import Arguments, Order, Profile, Scouted
@@ -15,6 +14,7 @@ from lightning_perf.tune.patches.origins import find_origins, parse_file
 from lightning_perf.tune.patches.patch import READERS, find_patch
 from lightning_perf.tune.patches.project_copy import run_in_copy, write_copy
 from lightning_perf.workers.script import Script
+from tests.tune.patches.test_patch import FUSED, PRECISION, WORKERS, sites_in
 
 TRAINER = (("max_epochs", "precision", "benchmark"),)
 

@@ -17,7 +17,7 @@ from lightning_perf import PerfCallback
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.tune.messages import Window
 from lightning_perf.tune.trainers.fit import LightningTrainer
-from lightning_perf.tune.trainers.training import Training
+from lightning_perf.tune.training import Training
 from tests.tune.conversation import converse, order
 from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
 
