@@ -22,7 +22,10 @@ def load_document(command: str, text: str) -> Any:
     """The document that a command printed, which has to follow its schema."""
     document = json.loads(text)
     errors = [
-        f"{list(error.absolute_path)}: {error.message[:200]}" for error in _validator(command).iter_errors(document)
+        f"{list(each.absolute_path)}: {each.message[:200]}"
+        for error in _validator(command).iter_errors(document)
+        # Of a command that prints one of several documents, the message alone only quotes this one.
+        for each in (error, *(error.context or ()))
     ]
     assert not errors, f"{command} --json does not follow its schema:\n" + "\n".join(errors)
     return document

@@ -64,7 +64,7 @@ def planted(monkeypatch):
     plan = Planted()
 
     class Worker(nullcontext):
-        def __init__(self, target, order, path):
+        def __init__(self, target, order, path, environment=None):
             super().__init__(self)
             self.order = order
             self.speed = math.exp(plan.draws.gauss(0, plan.process_spread))
