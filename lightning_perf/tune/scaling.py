@@ -19,6 +19,7 @@ from lightning_perf.units import format_count, format_milliseconds, format_share
 
 SCHEMA_VERSION = 1
 
+Device: TypeAlias = Literal["cpu", "gpu"]
 CauseName: TypeAlias = Literal["input", "communication", "imbalance", "core wait", "host", "rest"]
 CAUSES: tuple[CauseName, ...] = get_args(CauseName)
 
@@ -94,7 +95,7 @@ class ScalingResult(TextDocument, SavedDocument, frozen=True):
 
     schema_version: int
     tool_version: str
-    device: Literal["cpu", "gpu"]
+    device: Device
     device_name: str | None
     cores: int
     counts: tuple[DeviceCount, ...]
@@ -126,7 +127,7 @@ class Run(Struct, frozen=True):
     samples_per_s: float | None
     threads: int | None
     core_wait_ns: float | None
-    device: Literal["cpu", "gpu"] = "cpu"
+    device: Device = "cpu"
     device_name: str | None = None
 
 
@@ -151,7 +152,10 @@ def account_for(report: PerfReport, devices: int) -> Run:
     longest_ns = max(waits_ns.values()) if len(waits_ns) == devices else None
     here, processor = analyses.get(rank), processors.get(rank)
     core_ns = host_ns = None
-    if on_gpu := here is not None and here.breakdown.has_device:
+    device: Device = "cpu"
+    device_name = None if processor is None else processor.name
+    if here is not None and here.breakdown.has_device:
+        device, device_name = "gpu", next(iter(here.workload.devices), None)
         host_ns = sum(row.mean_ns or 0.0 for row in here.breakdown.categories if row.name in HOST_CATEGORIES)
     elif longest_ns is not None:
         core_ns = waits_ns[rank]
@@ -162,15 +166,15 @@ def account_for(report: PerfReport, devices: int) -> Run:
             communication_ns, imbalance_ns = communication_ns - first_ns, imbalance_ns - second_ns
             core_ns += first_ns + second_ns
     parts_ns = zip(CAUSES, (input_ns, communication_ns, imbalance_ns, core_ns, host_ns), strict=False)
-    rate, names = times.samples_per_second, here.workload.devices[:1] if on_gpu else ()
+    rate = times.samples_per_second
     return Run(
         step_ns,
         {name: part_ns for name, part_ns in parts_ns if part_ns is not None},
         None if rate is None else rate * devices,
         None if processor is None else processor.threads,
         longest_ns,
-        "gpu" if on_gpu else "cpu",
-        next(iter(names), None) if on_gpu or processor is None else processor.name,
+        device,
+        device_name,
     )
 
 
