@@ -11,6 +11,7 @@ from lightning_perf.analysis.steps.fit_time import FitPart, FitTime, StepGrowth
 from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
 from lightning_perf.findings.conditions import is_busy
 from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange, log_rule
+from lightning_perf.findings.fit import slow_hooks
 from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
 from lightning_perf.trace.description import DataLoading
 from lightning_perf.units import format_count, format_duration, format_share
@@ -51,7 +52,7 @@ def _long_step_reason(
     loop = lead.metadata.loop if lead is not None else None
     if periodic.waits:
         return " to get its batch", (_waits_text(periodic, lead),), _fix_of_waits(periodic, lead), ""
-    if loop is not None and loop.log_every_n_steps == period and (loop.loggers or fit is None):
+    if loop is not None and loop.log_every_n_steps == period and _may_log(periodic, loop.loggers, fit):
         loggers = " and ".join(loop.loggers)
         text = f"log_every_n_steps is {period}: Lightning calls {loggers or 'its loggers'} in these steps."
         action = (
@@ -75,6 +76,18 @@ def _long_step_reason(
         place, known = "e.g. in a callback", ()
     action = f"Find the code that runs every {period} steps, {place}, and run it less often. {RECORD_STACKS}"
     return "", known, action, SKIPPED_WORK
+
+
+def _may_log(periodic: PeriodicSteps, loggers: Sequence[str], fit: FitTime | None) -> bool:
+    """Return whether loggers have the time of the long steps, as far as that is known."""
+    if fit is None:
+        return True
+    return bool(loggers) and fit.group("logging").time_ns >= EXPLAINED * _extra_ns(periodic, fit)
+
+
+def _extra_ns(periodic: PeriodicSteps, fit: FitTime) -> float:
+    """Return the extra time of all long steps of the fit."""
+    return (periodic.step_ns - periodic.others_ns) * fit.steps / periodic.period
 
 
 def _waits_text(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
@@ -156,6 +169,24 @@ def without_collections(
     ]
 
 
+def without_slow_hooks(
+    findings: Sequence[Finding], fit: FitTime | None, fit_findings: Sequence[Finding]
+) -> list[Finding]:
+    """Leave out pauses in a hook of the callback that `slow-callback` names, if the hook has their time."""
+    if fit is None or not fit.steps or all(finding.kind != "slow-callback" for finding in fit_findings):
+        return list(findings)
+    hooks_ms = {f", in {part.name}": part.time_ns / fit.steps / 1e6 for part in slow_hooks(fit)}
+    return [
+        finding
+        for finding in findings
+        if finding.kind != "cpu-pauses"
+        or all(
+            not finding.title.endswith(hook) or time_ms < SAME_TIME * (finding.saving_high_ms or 0.0)
+            for hook, time_ms in hooks_ms.items()
+        )
+    ]
+
+
 def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None) -> FitPart | None:
     """Return the hook, logger or checkpoint with the time of the long steps; None if none has it.
 
@@ -164,7 +195,7 @@ def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit:
     """
     if fit is None:
         return None
-    extra_ns = (periodic.step_ns - periodic.others_ns) * fit.steps / periodic.period
+    extra_ns = _extra_ns(periodic, fit)
     calls = fit.steps / periodic.period
     found = [
         part

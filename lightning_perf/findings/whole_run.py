@@ -40,7 +40,7 @@ from lightning_perf.findings.finding import (
 from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.ranks import SHARED_WAITS
-from lightning_perf.findings.steps import one_per_cause, without_collections
+from lightning_perf.findings.steps import one_per_cause, without_collections, without_slow_hooks
 from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.units import format_count, format_duration, format_share
@@ -268,7 +268,7 @@ def check_findings(
             findings.append(missed)
     if usable is not None:
         findings = one_per_cause([*findings, *log_rule.find(usable, lead, fit)], usable, lead, fit_findings)
-    findings = without_collections(findings, fit, fit_findings)
+    findings = without_slow_hooks(without_collections(findings, fit, fit_findings), fit, fit_findings)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     findings = [with_gpu_health(finding, gpus) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""

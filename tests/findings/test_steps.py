@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import lightning_perf
 from lightning_perf.analysis.steps.step_times import find_period
 from lightning_perf.findings.finding import Finding, Problem, SavingRange, make_finding
-from lightning_perf.findings.steps import without_collections
+from lightning_perf.findings.steps import without_collections, without_slow_hooks
 from lightning_perf.findings.whole_run import find_in_fit
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.fit.account import GcTotals, write_account
@@ -48,6 +48,17 @@ def test_every_tenth_step_when_the_logger_logs(tmp_path: Path) -> None:
     assert "Trainer(log_every_n_steps=100)" in finding.action
     assert saving_of(finding) == pytest.approx((15, 30))
     assert finding.severity == "high"  # 22.5 of 130 ms
+
+
+@pytest.mark.parametrize(("logging_s", "blamed"), [(5.0, False), (7.0, True)])
+def test_a_logger_with_little_time_is_not_blamed_for_long_steps_at_its_period(
+    tmp_path: Path, logging_s: float, blamed: bool
+) -> None:
+    # Every 10th of 400 steps takes 300 ms longer: 12 s.
+    write_account(tmp_path, replace(account({("logging", "CSVLogger.log_metrics"): (logging_s, 40)}), steps=400))
+    finding = periodic(periodic_run(tmp_path))
+    assert ("when CSVLogger logs" in finding.title) == blamed
+    assert ("in training_step" in finding.action) != blamed
 
 
 def test_another_period_than_that_of_the_logger(tmp_path: Path) -> None:
@@ -208,6 +219,24 @@ def test_growing_steps_with_their_phase(tmp_path: Path) -> None:
 
 def test_steps_that_grow_with_their_samples_are_no_finding(tmp_path: Path) -> None:
     assert "growing-steps" not in kinds(growing(tmp_path, samples=lambda step: 100 + step // 2))
+
+
+@pytest.mark.parametrize(
+    ("hook", "pause_ms", "kept"),
+    [
+        # 20 s in 400 steps are 50 ms per step.
+        ("Images.on_train_batch_end", 60.0, False),
+        ("Images.on_train_batch_end", 65.0, True),
+        ("Images.on_train_batch_start", 50.0, True),
+        ("Net.optimizer_step", 50.0, True),
+    ],
+)
+def test_pauses_in_a_slow_callback_are_one_finding(hook: str, pause_ms: float, kept: bool) -> None:
+    fit = fit_time({("callbacks", "Images.on_train_batch_end"): (20.0, 400)}, steps=400)
+    problem = Problem(f"Pauses, in {hook}", "", "", SavingRange((0.0, pause_ms * MS), ""))
+    pauses = make_finding("cpu-pauses", problem, whole_ns=100 * MS, rank=0)
+    assert (without_slow_hooks([pauses], fit, find_in_fit(fit)) == [pauses]) == kept
+    assert without_slow_hooks([pauses], fit, ()) == [pauses]
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(39.0, True), (41.0, False)])
