@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -39,7 +39,9 @@ def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | Non
             *reasons,
         ),
         action,
-        SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away."),
+        SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away.")
+        if suffix
+        else SavingRange((0.0, periodic.per_step_ns), "Nothing if the training needs this work, at most all of it."),
         changes=changes,
     )
 
@@ -74,7 +76,7 @@ def _long_step_reason(
         known = ("Waits for data, callbacks, loggers and checkpoints do not take that time.",)
     else:
         place, known = "e.g. in a callback", ()
-    action = f"Find the code that runs every {period} steps, {place}, and run it less often. {RECORD_STACKS}"
+    action = f"Find the code that runs every {period} steps, {place}, and run it less often if you can. {RECORD_STACKS}"
     return "", known, action, SKIPPED_WORK
 
 
@@ -169,22 +171,39 @@ def without_collections(
     ]
 
 
-def without_slow_hooks(
+def without_parts_of_fit(
     findings: Sequence[Finding], fit: FitTime | None, fit_findings: Sequence[Finding]
 ) -> list[Finding]:
-    """Leave out pauses in a hook of the callback that `slow-callback` names, if the hook has their time."""
-    if fit is None or not fit.steps or all(finding.kind != "slow-callback" for finding in fit_findings):
+    """Leave out pauses and long steps of a hook, a logger or checkpoints if a finding about the fit has their time.
+
+    Long steps in a hook stay: their distance says how often the hook works.
+    """
+    if fit is None or not fit.steps:
         return list(findings)
-    hooks_ms = {f", in {part.name}": part.time_ns / fit.steps / 1e6 for part in slow_hooks(fit)}
+    kinds = {finding.kind for finding in fit_findings}
     return [
         finding
         for finding in findings
-        if finding.kind != "cpu-pauses"
-        or all(
-            not finding.title.endswith(hook) or time_ms < SAME_TIME * (finding.saving_high_ms or 0.0)
-            for hook, time_ms in hooks_ms.items()
-        )
+        if (part_ns := _part_of_fit_ns(finding, fit, kinds)) is None
+        or part_ns / fit.steps < SAME_TIME * 1e6 * (finding.saving_high_ms or 0.0)
     ]
+
+
+def _part_of_fit_ns(finding: Finding, fit: FitTime, kinds: Collection[str]) -> int | None:
+    """Return the time in the fit of the hook, logger or checkpoints that this and another finding name, or None."""
+    title, pauses = finding.title, finding.kind == "cpu-pauses"
+    if pauses and "slow-callback" in kinds:
+        hook = next((part for part in slow_hooks(fit) if title.endswith(f", in {part.name}")), None)
+        if hook is not None:
+            return hook.time_ns
+    if "slow-logger" in kinds and (", in the logger" in title if pauses else title.endswith(" logs")):
+        return fit.group("logging").time_ns
+    if "slow-checkpoints" in kinds and title.endswith(OF_CHECKPOINTS):
+        return fit.group("checkpoints").time_ns
+    return None
+
+
+OF_CHECKPOINTS = " of checkpoints"
 
 
 def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None) -> FitPart | None:
@@ -209,7 +228,7 @@ def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit:
 def _around_steps(fit: FitTime) -> Iterator[FitPart]:
     for name in ("callbacks", "logging", "checkpoints"):
         for part in fit.group(name).parts:
-            yield replace(part, name=f"{part.name} of checkpoints") if name == "checkpoints" else part
+            yield replace(part, name=f"{part.name}{OF_CHECKPOINTS}") if name == "checkpoints" else part
 
 
 def _even_ns(part: FitPart, lead: RankAnalysis | None) -> float:
