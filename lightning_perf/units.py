@@ -219,10 +219,13 @@ def format_points(share: float | None, unit: str = "points") -> str:
     """Format a difference of shares in percentage points.
 
     Example:
-        >>> format_points(-0.0123), format_points(0.5, "pt")
-        ('−1.23 points', '+50.00 pt')
+        >>> format_points(-0.0123), format_points(0.5, "pt"), format_points(-1e-9)
+        ('−1.23 points', '+50.00 pt', '+0.00 points')
     """
-    return NOT_AVAILABLE if share is None else f"{MINUS if share < 0 else '+'}{abs(100 * share):.2f} {unit}"
+    if share is None:
+        return NOT_AVAILABLE
+    size = f"{abs(100 * share):.2f}"
+    return f"{MINUS if share < 0 and float(size) else '+'}{size} {unit}"
 
 
 def two_digits(number: float) -> str:

@@ -24,7 +24,7 @@ from lightning_perf.lazy_imports import install_command
 from lightning_perf.page.html import plotly_file
 from lightning_perf.tensorboard.cache import Document, RunSummaries, find, key_of, make_task, read_intact
 from lightning_perf.tensorboard.discovery import Run, Scanner
-from lightning_perf.tensorboard.queue import DiffQuery, Failed, Queue, Working
+from lightning_perf.tensorboard.queue import DiffQuery, Done, Failed, Queue, Working
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.view import (
     CONTENT_TYPES,
@@ -371,17 +371,20 @@ class Routes:
     def diff(self, request: Request) -> Response:
         """Answer with the changes from one run to another."""
         runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
-        made = [self._make(run, "report") for run in runs]
-        working = [state for state in made if isinstance(state, Working)]
-        if working:
-            done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
-            return _progress(request, Working(done, working[0].message))
-        answer = self._queue.ask(DiffQuery(*map(str, made)))
-        if isinstance(answer, Working):
-            return _progress(request, answer)
-        if isinstance(answer, Failed):
-            raise RefusalError(answer.status, answer.message)
-        return answer_data(request, answer.data, "application/json")
+        for _ in range(MOST_DAMAGED):
+            made = [self._make(run, "report") for run in runs]
+            working = [state for state in made if isinstance(state, Working)]
+            if working:
+                done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
+                return _progress(request, Working(done, working[0].message))
+            answer = self._queue.ask(DiffQuery(*map(str, made)))
+            if isinstance(answer, Working):
+                return _progress(request, answer)
+            if isinstance(answer, Done):
+                return answer_data(request, answer.data, "application/json")
+            if all(isinstance(path, Path) and path.exists() for path in made):
+                break  # otherwise a report was damaged and is removed, so make it again
+        raise RefusalError(answer.status, answer.message)
 
     def trace(self, request: Request) -> Response:
         """Answer with a trace file, unchanged."""

@@ -129,7 +129,6 @@ def test_a_damaged_report_is_made_again(logdir: Path, damage: bytes) -> None:
     (path,) = (logdir / "a" / BESIDE).glob("*.report")
     whole = path.read_bytes()
     path.write_bytes(damage)
-    assert "was damaged" in tab.json("data/diff", 500, run="b", other="a")["message"]
     assert tab.json("data/diff", run="b", other="a") == answer
     assert path.read_bytes() == whole
 
