@@ -81,7 +81,7 @@ def history_picture(history: History) -> Figure:
     charts = ((Heading(series.name), _trend(series, metric)) for series in shown)
     more = len(history.series) - len(shown)
     head = headline(history) + (f" {more} more series are not drawn." if more else "")
-    figure = draw_picture(chain.from_iterable(charts), head, "compare")
+    figure = draw_picture(chain.from_iterable(charts), head)
     assert figure is not None, "a history has at least one series"
     return figure
 

@@ -266,7 +266,9 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
     host_self = np.maximum(host_total - sum_by(paths.parent[inner], host_total[inner], size), 0)
     device_total = paths.with_children(device_self)
     calls = np.bincount(node, minlength=size)
-    kept = _most_expensive(host_total, device_total, most)
+    # A node costs at least as much as those below it, and precedes them.
+    shares = (total / max(int(total.max(initial=0)), 1) for total in (host_total, device_total))
+    kept = set(np.argsort(-np.maximum(*shares), kind="stable")[:most].tolist())
     has_device = len(device) > 0
     cost = device_total if has_device else host_total
     order = paths.depth_first(kept, lambda at: (-int(cost[at]), -int(host_total[at])))
@@ -296,12 +298,6 @@ def operator_costs(trace: Trace) -> Int64Array:
         return self_ns(trace.operators, trace.links.operator_parent)
     kernels = np.flatnonzero(trace.device.is_compute & (trace.links.device_operator != NO_ROW))
     return sum_by(trace.links.device_operator[kernels], trace.device.duration_ns[kernels], len(trace.operators))
-
-
-def _most_expensive(host: Int64Array, device: Int64Array, most: int) -> set[int]:
-    """Return the nodes with the largest shares. A node costs at least as much as those below it, and precedes them."""
-    cost = np.maximum(host / max(int(host.max(initial=0)), 1), device / max(int(device.max(initial=0)), 1))
-    return set(np.argsort(-cost, kind="stable")[:most].tolist())
 
 
 class CallPaths(Struct, frozen=True, eq=False):

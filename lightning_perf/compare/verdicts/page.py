@@ -229,7 +229,7 @@ class SavedPlots:
 def draw_plots(comparison: Comparison) -> dict[str, Figure]:
     """Draw every plot that the comparison has data for."""
     head = _origin(comparison)
-    drawn = {name: draw_picture(blocks(comparison), head, "compare") for name, blocks in PLOTS.items()}
+    drawn = {name: draw_picture(blocks(comparison), head) for name, blocks in PLOTS.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 

@@ -256,10 +256,8 @@ def _card(report: PerfReport, finding: Finding, number: int, *, folded: bool = T
     state = f"#view={view}{'' if rank is None else f'&rank={rank}'}"
     blocks.append(Line((*((Span(f"See {words}", link=state), " ") if view else ()), rule_link(finding))))
     aside = f"rank {finding.rank}" if several and finding.rank is not None else ""
-    title = f"{number}. {finding.title}"
-    if folded:
-        return Card(title, finding.severity, STYLES[finding.severity], tuple(blocks), aside, summary or " ")
-    return Card(title, finding.severity, STYLES[finding.severity], tuple(blocks), aside)
+    title, summary = f"{number}. {finding.title}", (summary or " ") if folded else ""
+    return Card(title, finding.severity, STYLES[finding.severity], tuple(blocks), aside, summary)
 
 
 def _action(text: str) -> Line:
@@ -330,10 +328,8 @@ def _tensor_cores(arithmetic: Arithmetic | None) -> tuple[str, str]:
     """Return the share of compute on Tensor Cores. Kernels with names that do not show it count as unknown."""
     if arithmetic is None or not arithmetic.compute_ns or arithmetic.tensor_core_share is None:
         return NOT_AVAILABLE, ""
-    unknown, share = (
-        arithmetic.tensor_core_unknown_ns / arithmetic.compute_ns,
-        format_share(arithmetic.tensor_core_share),
-    )
+    unknown = arithmetic.tensor_core_unknown_ns / arithmetic.compute_ns
+    share = format_share(arithmetic.tensor_core_share)
     if unknown > UNKNOWN_SHARE:
         return "unknown", f"{share} of compute is known to run on them"
     return share, f"of compute{f', {format_share(unknown)} unknown' if unknown else ''}"

@@ -78,7 +78,9 @@ def bad_run_blocks(found: BadRun) -> Iterator[Block]:
 
 def first_steps(drift: NumericsDrift) -> Iterator[Block]:
     """Yield how far the first steps are from those in FP32."""
-    yield from drift_charts(drift)
+    batches = range(1, len(drift.mixed_losses) + 1)
+    losses = {drift.precision: drift.mixed_losses, "fp32": drift.fp32_losses}
+    yield from _losses("batch", batches, losses, None if len(batches) > 16 else 1)
     beyond = drift.beyond_seed_noise
     mixed, fp32, low, high = map(loss_text, (drift.mixed_end, drift.fp32_end, drift.expected_low, drift.expected_high))
     yield Line(
@@ -90,7 +92,14 @@ def first_steps(drift: NumericsDrift) -> Iterator[Block]:
 
 def shadow_blocks(drift: ShadowDrift, top: int) -> Iterator[Block]:
     """Yield the summary of the shadow steps, some of them, and the layers."""
-    yield from shadow_charts(drift)
+    steps = [point.step for point in drift.points]
+    gradients = [None if point.cosine is None else max(1 - point.cosine, LEAST_DRIFT) for point in drift.points]
+    title = "Drift of the gradient: 1 − cosine"
+    yield Heading(title, 4)
+    gradient = _series("step", steps, "1 − cosine", gradients, "accent")
+    yield Plot(title, (gradient,), {"xaxis": {"title": "step"}, "yaxis": {"type": "log"}})
+    losses = {"run": [point.loss for point in drift.points], "fp32": [point.fp32_loss for point in drift.points]}
+    yield from _losses("step", steps, losses, None)
     cost = f", {format_share(drift.cost_share)} of the fit's time" if drift.cost_share is not None else ""
     yield Line(f"{count_of(len(drift.points), 'shadow step')}{cost}.", "quiet")
     yield Line(" ".join(drift.summary), "warning" if drift.drifting else "plain")
@@ -426,25 +435,6 @@ def scale_chart(history: LossScaleHistory) -> Plot:
         tuple(traces),
         {"showlegend": bool(overflows), "xaxis": {"title": "step"}, "yaxis": axis},
     )
-
-
-def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
-    """Yield the losses of a mixed run and of its FP32 replay."""
-    batches = range(1, len(drift.mixed_losses) + 1)
-    series = {drift.precision: drift.mixed_losses, "fp32": drift.fp32_losses}
-    yield from _losses("batch", batches, series, None if len(batches) > 16 else 1)
-
-
-def shadow_charts(drift: ShadowDrift) -> Iterator[Block]:
-    """Yield the drift of the gradients and of the loss over the run."""
-    steps = [point.step for point in drift.points]
-    gradients = [None if point.cosine is None else max(1 - point.cosine, LEAST_DRIFT) for point in drift.points]
-    title = "Drift of the gradient: 1 − cosine"
-    yield Heading(title, 4)
-    gradient = _series("step", steps, "1 − cosine", gradients, "accent")
-    yield Plot(title, (gradient,), {"xaxis": {"title": "step"}, "yaxis": {"type": "log"}})
-    losses = {"run": [point.loss for point in drift.points], "fp32": [point.fp32_loss for point in drift.points]}
-    yield from _losses("step", steps, losses, None)
 
 
 def _losses(
