@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, LayerForecast, LayerVerdict
+from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, LayerForecast
 from lightning_perf.analysis.precision.scales import Fp8Layers, ShadowDrift
 from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.findings.savings import counted
@@ -225,7 +225,7 @@ def _layer_forecast(layer: LayerForecast) -> TableRow:
     )
     return (
         Cell(layer.name, troubled=not fp8.safe),
-        *(_decibels(layer.verdicts[recipe]) for recipe in SHORT),
+        *(_number(layer.verdicts[recipe].snr_db, ".1f") for recipe in SHORT),
         max((each.flushed for _, each in shares if each is not None), default=0.0),
         fp8.product or "",
         ", ".join(fp8.misaligned),
@@ -233,11 +233,6 @@ def _layer_forecast(layer: LayerForecast) -> TableRow:
         layer.inputs,
         layer.outputs,
     )
-
-
-def _decibels(verdict: LayerVerdict) -> Cell:
-    ratio_db = verdict.snr_db
-    return Cell(NOT_AVAILABLE if ratio_db is None else with_minus(f"{ratio_db:.1f}"), ratio_db)
 
 
 MAX_KEPT = 6
@@ -465,8 +460,7 @@ def snr_chart(forecast: Forecast) -> Plot:
     traces = []
     for name, color in RECIPES.items():
         ratios = [layer.verdicts[name].snr_db for layer in forecast.layers]
-        shown = [NOT_AVAILABLE if ratio is None else with_minus(f"{ratio:.1f}") for ratio in ratios]
-        texts = [f"{ratio} dB\n{layer}" for ratio, layer in zip(shown, names, strict=True)]
+        texts = [f"{_number(ratio, '.1f').text} dB\n{layer}" for ratio, layer in zip(ratios, names, strict=True)]
         look: Trace = {"name": forecast.recipes[name].title, "look": {"size": 6, "line": {"width": 0}}}
         traces.append(points(names, ratios, texts, color, **look))
     axis = {"title": "layers in the order of the model", "type": "category"}
