@@ -50,8 +50,7 @@ from lightning_perf.memory_snapshot.snapshot import (
     Snapshot,
     read_snapshot,
 )
-from lightning_perf.report.labels import count_of
-from lightning_perf.units import format_bytes
+from lightning_perf.units import counted, format_bytes
 from lightning_perf.workers.channel import Channel, Message
 from lightning_perf.workers.exec_command import die_with
 from lightning_perf.workers.limits import MEMORY_SHARE, free_bytes, limit_memory
@@ -152,18 +151,18 @@ class _Device:
             )
         if history.state != "none" and history.dropped_stacks:
             found.append(
-                f"{count_of(history.dropped_stacks, 'allocation')} from before the first event "
+                f"{counted(history.dropped_stacks, 'allocation')} from before the first event "
                 f"{'has' if history.dropped_stacks == 1 else 'have'} a stack: an earlier recording made them, or the "
                 "history was full and dropped its oldest events. A larger max_entries keeps more events."
             )
         if history.conflicts:
             found.append(
-                f"{count_of(history.conflicts, 'event')} contradict others, so the peak is an estimate. The history "
+                f"{counted(history.conflicts, 'event')} contradict others, so the peak is an estimate. The history "
                 "and the blocks may be of different moments."
             )
         if self._assumed:
             found.append(
-                f"{count_of(self._assumed, 'allocation')} without a stack count as backward, because the stacks are of "
+                f"{counted(self._assumed, 'allocation')} without a stack count as backward, because the stacks are of "
                 "Python only and the threads of autograd run no Python. Record with stacks='all' to be sure."
             )
         recorded = lifetimes.stack[lifetimes.start >= 0]

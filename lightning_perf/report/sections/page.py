@@ -12,7 +12,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import count_of, is_amd, matrix_units
+from lightning_perf.report.labels import is_amd, matrix_units
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
 from lightning_perf.report.sections.fit_time import compilation_section, fit_time_section, step_times_section
 from lightning_perf.report.sections.precision import (
@@ -54,6 +54,7 @@ from lightning_perf.show.blocks import (
 from lightning_perf.statistics.exact import Ratio
 from lightning_perf.units import (
     NOT_AVAILABLE,
+    counted,
     format_bytes,
     format_duration,
     format_flop_rate,
@@ -344,7 +345,7 @@ def _captures(captures: Sequence[Captured]) -> Iterator[Block]:
             usual, limit = format_duration(capture.slowdown.usual_ns), format_duration(capture.slowdown.limit_ns)
             facts.append(f"usual {usual}, limit {limit}")
         step = format_duration(capture.step_ns)
-        recorded = f"{count_of(capture.recorded_steps, 'step')} recorded, {step} each"
+        recorded = f"{counted(capture.recorded_steps, 'step')} recorded, {step} each"
         facts.append(recorded if capture.recorded_steps else "no complete step recorded")
         if capture.rank is not None:
             several = f" of {len(capture.ranks)}" if len(capture.ranks) > 1 else ""

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, LayerForecast
 from lightning_perf.analysis.precision.scales import Fp8Layers, ShadowDrift
 from lightning_perf.findings.pages import rule_page_url
-from lightning_perf.findings.savings import counted
-from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LayerUnderflow,
@@ -35,7 +33,7 @@ from lightning_perf.show.blocks import (
     table,
 )
 from lightning_perf.show.plots import Trace, level, line, points
-from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share, with_minus
+from lightning_perf.units import NOT_AVAILABLE, counted, format_count, format_duration, format_share, with_minus
 
 MAX_ORIGINS = 3
 MAX_POINTS = 8
@@ -101,7 +99,7 @@ def shadow_blocks(drift: ShadowDrift, top: int) -> Iterator[Block]:
     losses = {"run": [point.loss for point in drift.points], "fp32": [point.fp32_loss for point in drift.points]}
     yield from _losses("step", steps, losses, None)
     cost = f", {format_share(drift.cost_share)} of the fit's time" if drift.cost_share is not None else ""
-    yield Line(f"{count_of(len(drift.points), 'shadow step')}{cost}.", "quiet")
+    yield Line(f"{counted(len(drift.points), 'shadow step')}{cost}.", "quiet")
     yield Line(" ".join(drift.summary), "warning" if drift.drifting else "plain")
     last = len(drift.points) - 1
     shown = sorted({round(i * last / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})
@@ -152,7 +150,7 @@ def forecast_section(forecast: Forecast, top: int) -> Iterator[Block]:
     yield Heading("Forecast of number formats", definition="safe-layer")
     yield Line(" ".join(forecast.advice), "strong")
     cost = f", {format_share(forecast.cost_share)} of the fit's time" if forecast.cost_share is not None else ""
-    yield Line(f"From {count_of(forecast.samples, 'sampled step')}{cost}.", "quiet")
+    yield Line(f"From {counted(forecast.samples, 'sampled step')}{cost}.", "quiet")
     yield snr_chart(forecast)
     total = len(forecast.layers)
     yield table(
@@ -319,14 +317,14 @@ def _loss_scale(history: LossScaleHistory) -> Iterator[Line]:
     between = "" if {low, high} <= {first, last} else f" ({low}–{high})"
     yield Line(
         f"Loss scale {first} at the start, {last} at the end{between} · "
-        f"{format_count(history.skipped_steps)} of {count_of(history.attempts, 'step')} skipped, "
+        f"{format_count(history.skipped_steps)} of {counted(history.attempts, 'step')} skipped, "
         f"{format_duration(history.wasted_ns)} wasted · goodput {format_share(history.goodput)}"
     )
     if not history.finished:
         yield Line("The run did not end normally: this is its last known state.", "warning")
     if history.scheduler_steps_on_skips:
         yield Line(
-            f"Learning-rate schedulers made {count_of(history.scheduler_steps_on_skips, 'step')} on skipped optimizer "
+            f"Learning-rate schedulers made {counted(history.scheduler_steps_on_skips, 'step')} on skipped optimizer "
             "steps, so the schedule is that far ahead of the weights.",
             "warning",
         )
@@ -336,8 +334,8 @@ def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
     rows = sorted(found.layers, key=lambda layer: (not layer.underflows, -layer.subnormal_share))
     named = len(found.underflowing)
     yield Line(
-        f"Gradients of {count_of(found.samples, 'sampled step')}: "
-        + (f"{count_of(named, 'layer')} of {len(rows)} underflow in fp16" if named else "no layer underflows in fp16")
+        f"Gradients of {counted(found.samples, 'sampled step')}: "
+        + (f"{counted(named, 'layer')} of {len(rows)} underflow in fp16" if named else "no layer underflows in fp16")
         + (f" · the scale may double {found.headroom_doublings}×" if found.headroom_doublings is not None else ""),
         "warning" if named else "plain",
     )
@@ -373,7 +371,7 @@ def fp8_section(found: Fp8Layers, top: int) -> Iterator[Block]:
     """Yield the summary, and the tensors that saturate or underflow most."""
     yield Heading("FP8 layers", definition="fp8-layers")
     yield Line(found.summary, "warning" if any(row.troubled for row in found.rows) else "plain")
-    yield Line(f"{count_of(found.samples, 'sampled step')}, {found.library}.", "quiet")
+    yield Line(f"{counted(found.samples, 'sampled step')}, {found.library}.", "quiet")
     yield table(
         ("layer", "tensor", "format", "smallest maximum", "largest", "scale", "flushed", "saturated", "steps"),
         (
@@ -426,7 +424,7 @@ def scale_chart(history: LossScaleHistory) -> Plot:
         traces.append(points(*places, texts, "high", "x", **look))
     axis = {"title": "loss scale", "type": "log", "dtick": 0.6020599913, "tickformat": ",.0f"}
     return Plot(
-        f"Loss scale over the steps, with {count_of(len(overflows), 'overflow')}",
+        f"Loss scale over the steps, with {counted(len(overflows), 'overflow')}",
         tuple(traces),
         {"showlegend": bool(overflows), "xaxis": {"title": "step"}, "yaxis": axis},
     )

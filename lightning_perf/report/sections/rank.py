@@ -12,7 +12,7 @@ from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime, Outlier
 from lightning_perf.analysis.steps.phases import PhaseTime
-from lightning_perf.findings.savings import counted, each, share_of_step, whole
+from lightning_perf.findings.savings import each, share_of_step, whole
 from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
 from lightning_perf.report.sections.device import device_parts, efficiency_section
 from lightning_perf.report.sections.work import (
@@ -42,6 +42,7 @@ from lightning_perf.show.blocks import (
 from lightning_perf.show.plots import bars, of_total, time_axis
 from lightning_perf.units import (
     NOT_AVAILABLE,
+    counted,
     format_bytes,
     format_count,
     format_duration,
