@@ -22,7 +22,6 @@ from lightning_perf.inference.results.blocks import (
     tradeoff_table,
 )
 from lightning_perf.lazy_imports import import_extra
-from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.show.blocks import (
     EVERY_ROW,
@@ -40,6 +39,7 @@ from lightning_perf.show.blocks import (
 )
 from lightning_perf.show.plots import bars, names_axis
 from lightning_perf.units import (
+    counted,
     format_bandwidth,
     format_bytes,
     format_count,
@@ -171,7 +171,7 @@ def _forward_pass(tradeoff: Tradeoff, count: Count) -> Iterator[Block]:
     yield Figures(tuple(figures))
     lacking = len(count.uncounted)
     if lacking:
-        layers = count_of(lacking, "layer")
+        layers = counted(lacking, "layer")
         yield Line(f"FLOPs are too low, because no formula is known for operators in {layers}.", "warning")
 
 
