@@ -21,14 +21,17 @@ Run as ``python -m benchmarks.comparing.verdict_noise``: prints Markdown tables 
 
 from __future__ import annotations
 
+import platform
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from benchmarks.comparing.run_statistics import write_simulation
+from benchmarks.options import make_parser, markdown_table, write_page
 from lightning_perf.compare.verdicts.pair import MOST_SKEW, RANK_BLOCKS
 from lightning_perf.statistics.exact import signed_rank_counts
 from lightning_perf.statistics.values import Float64Array, t_quantile
@@ -217,12 +220,8 @@ def robust_sd(gaps: Float64Array) -> float:
     return float((high - low) / 1.349)
 
 
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    return ["", _row(*heads), "|---" * len(heads) + "|", *(_row(*row) for row in rows), ""]
+    return ["", markdown_table(heads, rows), ""]
 
 
 def _percent(share: float) -> str:
@@ -403,13 +402,20 @@ def report(studies: int) -> str:
 
 def main() -> None:
     """Run the simulation, print the tables and write them to a file."""
-    write_simulation(
-        "Coverage, false verdicts and power of compare, by simulation.",
-        "# Verdicts under eleven kinds of noise",
-        "Written by `python -m benchmarks.comparing.verdict_noise`, which describes the kinds of noise.",
-        RESULTS,
-        report,
+    parser = make_parser(__doc__, RESULTS)
+    parser.add_argument("--studies", type=int, default=4000, help="simulated studies per cell (default: %(default)s)")
+    options = parser.parse_args()
+    begin = time.process_time()
+    tables = report(options.studies)
+    error = 100 * (0.95 * 0.05 / options.studies) ** 0.5
+    head = (
+        "# Verdicts under eleven kinds of noise\n\n"
+        "Written by `python -m benchmarks.comparing.verdict_noise`, which describes the kinds of noise. "
+        f"{options.studies:,} simulated studies per cell (standard error {error:.2f} points at 95 %), seeded. "
+        f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}; "
+        f"{time.process_time() - begin:.0f} s of CPU time.\n\n"
     )
+    write_page(options.results, head + tables)
 
 
 if __name__ == "__main__":
