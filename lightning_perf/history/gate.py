@@ -13,7 +13,7 @@ from msgspec import Struct
 from lightning_perf import __version__
 from lightning_perf.compare.records.fairness import likely_cause
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Metric, Scale
-from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair, UnfairError, or_refusal
+from lightning_perf.compare.verdicts.comparison import UnfairError
 from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, GateResult, judge, parse_gate
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.errors import CompareError, InvalidRunsError
@@ -189,31 +189,6 @@ def gate_runs(
         metrics=tuple({figure.metric: figure for figure in figures}.values()),
         notes=tuple(dict.fromkeys(notes)),
         tool_version=__version__,
-    )
-
-
-def judge_runs(
-    store: str | Path,
-    runs: Sequence[str | Path],
-    gates: Sequence[Gate],
-    *,
-    baseline: str | None = None,
-    arm: str | None = None,
-    allow: Collection[str] = (),
-    confidence: float = 0.95,
-) -> HistoryGate | Unfair | InvalidRuns:
-    """Apply gates as `gate_runs` does, and return a refusal as a document too.
-
-    Returns:
-        The outcomes. Or `Unfair` if no series has the settings of the runs, or `InvalidRuns` if no run is valid.
-
-    Raises:
-        HistoryError: The history cannot be read, or lacks the baseline or the metric.
-        CompareError: The runs cannot be read, or have several commits or settings.
-        MissingExtraError: changeforest or scipy is not installed.
-    """
-    return or_refusal(
-        lambda: gate_runs(store, runs, gates, baseline=baseline, arm=arm, allow=allow, confidence=confidence)
     )
 
 

@@ -42,7 +42,7 @@ from lightning_perf.inference.variants.variant import (
     measure_storage,
     parse_variants,
 )
-from lightning_perf.machine.environment import cpu_name, device_facts, host_notes
+from lightning_perf.machine.environment import cpu_name, device_facts, host_notes, load_average
 from lightning_perf.run_files.atomic import write_document
 
 AGAIN = f"{BASELINE} again"
@@ -87,14 +87,6 @@ class MeasureOptions:
     notes: Sequence[str] = ()
     out: Path | None = None
     timeout_s: float = 1800.0
-
-
-def load_average() -> float | None:
-    """Return the load average over the last minute, or None if the system does not report it."""
-    try:
-        return round(os.getloadavg()[0], 2)
-    except OSError:
-        return None
 
 
 def describe_machine(device: torch.device) -> Machine:

@@ -82,14 +82,14 @@ def verdict_blocks(comparison: Comparison, *, paged: bool = False) -> Iterator[B
         yield Line()
 
 
-def unfair_blocks(refusal: Unfair, notes: Sequence[str]) -> Iterator[Block]:
+def unfair_blocks(refusal: Unfair) -> Iterator[Block]:
     """Yield the blocks of a refused comparison: the facts that differ although they must not, and the way out."""
     yield Line(f"Refused as unfair. {refusal.message}", "strong")
     title = "Differences that make the comparison unfair"
     for arm in dict.fromkeys(row.arm for row in refusal.rows):
         rows = ((row.fact, ", ".join(row.baseline), ", ".join(row.candidate)) for row in refusal.rows if row.arm == arm)
         yield table(("", refusal.baseline, arm), rows, title)
-    yield from listing(notes)
+    yield from listing(refusal.notes)
     yield Line(way_out(refusal))
 
 

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison, UnfairError
@@ -97,9 +98,9 @@ def test_small_figures_next_to_large_ones_are_not_zero(tmp_path):
 def test_a_refusal_shows_its_rows_and_what_to_do(tmp_path, capsys):
     with pytest.raises(UnfairError) as refusal:
         compare_arms(write_arms(tmp_path, train__batch_size=64, version__torch=HOSTILE))
-    document = refusal.value.refusal
-    document.print(["Block 2: failed."], width=400)
-    text, markdown = capsys.readouterr().err, unescaped(document.to_markdown(["Block 2: failed."]))
+    document = replace(refusal.value.refusal, notes=("Block 2: failed.",))
+    document.print(width=400)
+    text, markdown = capsys.readouterr().err, unescaped(document.to_markdown())
     assert "- Block 2: failed." in markdown
     assert "Block 2: failed." in text
     assert ("train.batch_size", "32", "64") in texts(table_of(document.blocks(), ""))
