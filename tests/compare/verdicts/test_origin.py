@@ -54,7 +54,7 @@ def test_hardware_times_and_version_are_in_markdown_and_json(arms):
     assert "- Hardware: EPYC, 2 threads (node1)" in text
     assert "- Runs started: 1970-01-01 00:00 to 1970-01-01 00:00 UTC" in text
     assert f"- Compared with lightning-perf {lightning_perf.__version__}" in text
-    assert "| fp32 | 6 | c1 | – |" in text
+    assert "| fp32 | 6 | none | 0 % (0 % to 45.9 %) | – | c1 | – |" in text
     assert comparison.machines == ("node1",)
     assert comparison.tool_version == lightning_perf.__version__
     assert [run.started_unix_s for run in comparison.runs] == sorted(
