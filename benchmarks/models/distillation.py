@@ -5,8 +5,7 @@ Two tables, each over paired seeds:
 - *Gain*: the recipe's ``cnn-bn`` as the student of three averaged networks of its kind, which trained longer and on
   augmented pictures, in five situations where soft labels might help. With so few pictures, a single larger network was
   no better than the student: a ResNet-18 had 64 %, the student 71 %.
-- *Stability*: the recipe's ``cnn``, which has no batch norms after its convolutions, at several learning rates, with
-  the previous defaults and with the present ones.
+- *Stability*: the recipe's ``cnn``, which has no batch norms after its convolutions, at several learning rates.
 
 Run ``python -m benchmarks.models.distillation FOLDER [FOLDER ...]`` with folders of pictures that the recipe can read.
 Each set is split by capture once. The intervals (Student's t) cover the randomness of weights and order only.
@@ -19,7 +18,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from textwrap import TextWrapper
 
@@ -30,10 +28,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.options import make_parser, markdown_table, write_page
-from benchmarks.quiet import QUIET_TRAINER, be_quiet
+from benchmarks.quiet import be_quiet
 from benchmarks.versions import device_name, versions_text
 from lightning_perf.inference import FineTuner, Validation, VariantError
-from lightning_perf.inference.training import TEMPERATURES, Distillation
+from lightning_perf.inference.training import TEMPERATURES
 from recipes.signlang.data.data_module import augment
 from recipes.signlang.data.image_set import read_image_set
 from recipes.signlang.data.split import split_images
@@ -59,8 +57,6 @@ MEMBERS = 3
 TEACHER_EPOCHS = 3 * EPOCHS
 FEW = 5
 """One training capture in so many keeps its label in the cases with few labels."""
-PREVIOUS_TEMPERATURE = 4.0
-"""The default before. There was no warm-up and no clipping, and the rate of distilled students was not lowered."""
 
 
 class Batches:
@@ -286,19 +282,19 @@ def gain_rows(pictures: Pictures, cases: Sequence[Case], seeds: int) -> list[tup
 
 
 def stability_rows(pictures: Pictures, teacher: nn.Module, rates: Sequence[float], seeds: int) -> list[tuple[str, ...]]:
-    """Distil the CNN without batch norms at several learning rates, with the previous and the present defaults."""
+    """Distil the CNN without batch norms at several learning rates."""
     batches = Batches(pictures.views, pictures.labels, pictures.training)
     rows = []
     for lr in rates:
-        kinds: dict[str, Callable[[int], nn.Module]] = {
-            "previous": partial(_previous, pictures, batches, teacher, lr),
-            "present": partial(_present, pictures, batches, teacher, lr),
-        }
-        for name, make in kinds.items():
-            shares = [_share(make, pictures, seed) for seed in range(seeds)]
-            each = ", ".join("diverged" if share is None else f"{share:.1f}" for share in shares)
-            rows.append((pictures.name, f"{lr:g}", name, each, str(sum(share is None for share in shares))))
-            print(*rows[-1], sep=" | ", flush=True)
+
+        def train(seed: int, lr: float = lr) -> nn.Module:
+            tuner = FineTuner(batches, epochs=EPOCHS, lr=lr, seed=seed)
+            return tuner(new_student("cnn", pictures, seed), teacher)
+
+        shares = [_share(train, pictures, seed) for seed in range(seeds)]
+        each = ", ".join("diverged" if share is None else f"{share:.1f}" for share in shares)
+        rows.append((pictures.name, f"{lr:g}", each, str(sum(share is None for share in shares))))
+        print(*rows[-1], sep=" | ", flush=True)
     return rows
 
 
@@ -309,26 +305,6 @@ def _share(make: Callable[[int], nn.Module], pictures: Pictures, seed: int) -> f
     except VariantError as error:
         print(f"    seed {seed}: {error}", flush=True)
         return None
-
-
-def _present(pictures: Pictures, data: Batches, teacher: nn.Module, lr: float, seed: int) -> nn.Module:
-    return FineTuner(data, epochs=EPOCHS, lr=lr, seed=seed)(new_student("cnn", pictures, seed), teacher)
-
-
-def _previous(pictures: Pictures, data: Batches, teacher: nn.Module, lr: float, seed: int) -> nn.Module:
-    """Distil with the defaults of before, which `FineTuner` no longer has."""
-    from lightning.pytorch import Trainer
-
-    student = new_student("cnn", pictures, seed)
-    lr *= (PREVIOUS_TEMPERATURE + 1) / 2  # undoes the lower rate of distilled students
-    module = Distillation(
-        student, teacher, temperature=PREVIOUS_TEMPERATURE, lr=lr, warm_up=0.0, max_gradient_norm=None
-    )
-    torch.manual_seed(seed)
-    Trainer(max_epochs=EPOCHS, accelerator="cpu", **QUIET_TRAINER).fit(module, data)
-    if module.divergence is not None:
-        raise VariantError(module.divergence)
-    return student.eval()
 
 
 def _shares(values: Sequence[float | None]) -> str:
@@ -371,10 +347,10 @@ def report(gains: Sequence[tuple[str, ...]], stability: Sequence[tuple[str, ...]
         f"with a fifth of them: {', '.join(teachers)}."
     )
     stable = (
-        f"The student is `cnn`, which has no batch norm after its convolutions, for {EPOCHS} epochs. The previous "
-        "defaults were T = 4, the learning rate of the labels alone, no warm-up and no clipping. The present ones are "
-        "T = 2, a rate divided by αT + 1 − α, a warm-up over a tenth of the steps, and gradients clipped to norm 5. A "
-        "training counts as diverged if `Distillation` reports it. Chance is 4 % for 25 letters, 10 % for 10 digits."
+        f"The student is `cnn`, which has no batch norm after its convolutions, for {EPOCHS} epochs, with the "
+        "defaults: T = 2, a rate divided by αT + 1 − α, a warm-up over a tenth of the steps, and gradients clipped to "
+        "norm 5. A training counts as diverged if `Distillation` reports it. Chance is 4 % for 25 letters, 10 % for 10 "
+        "digits."
     )
     wrap = TextWrapper(width=128, break_on_hyphens=False).wrap
     lines = [
@@ -382,7 +358,7 @@ def report(gains: Sequence[tuple[str, ...]], stability: Sequence[tuple[str, ...]
         *("## Does a teacher help?", "", *wrap(gain), ""),
         markdown_table(("data", "case", "labels alone", "T", "distilled", "gain in points"), gains, 4),
         *("", "## Is the training stable?", "", *wrap(stable), ""),
-        markdown_table(("data", "rate", "defaults", "accuracy by seed", "diverged"), stability, 1),
+        markdown_table(("data", "rate", "accuracy by seed", "diverged"), stability, 1),
     ]
     return "\n".join(lines) + "\n"
 

@@ -52,14 +52,6 @@ from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
 RESULTS = Path(__file__).parents[1] / "results" / "trace_reading"
 METHOD_VERSION = 6
 
-PROCESSES = (2, 4, 8, 16)
-"""Numbers of worker processes that the forecast is for."""
-
-COMPUTED = (
-    "Computed (not measured) from the processor times of `read_trace_cores`: one process cuts the text, joins the rows "
-    "and sorts them. Its time and that of the workers overlap wholly (least) or not at all (most)."
-)
-
 SAMPLE_S = 0.02
 """Time between two looks at the memory of a measured process."""
 
@@ -151,12 +143,11 @@ def worker(arm: str, path: Path) -> None:
     run, modules = WORKERS[arm]
     for module in modules:
         importlib.import_module(module)
-    wall, cpu, own = time.perf_counter(), processor_time_s(), time.process_time()
+    wall, cpu = time.perf_counter(), processor_time_s()
     count = run(path)
     figures = {
         "wall_s": time.perf_counter() - wall,
         "cpu_s": processor_time_s() - cpu,
-        "own_cpu_s": time.process_time() - own,
         "peak_mb": peak_memory_mb(),
         "count": count,
     }
@@ -191,13 +182,6 @@ def watched(command: list[str], environment: dict[str, str]) -> tuple[int, str, 
         time.sleep(SAMPLE_S)
     output, errors = process.communicate()
     return process.returncode, output, errors, peak_kb / 1024
-
-
-def linear_fit(events: list[float], seconds: list[float]) -> dict[str, float]:
-    """Least squares of CPU seconds against events."""
-    slope, intercept = np.polyfit(events, seconds, 1)
-    r = np.corrcoef(events, seconds)[0, 1]
-    return {"microseconds_per_event": slope * 1e6, "intercept_s": float(intercept), "r_squared": float(r * r)}
 
 
 def environment(traceinsight_python: str | None) -> dict[str, Any]:
@@ -280,41 +264,12 @@ def summary(source: str, path: Path, arm: str, found: list[dict[str, Any]]) -> d
     row["rounds"] = len(good)
     if arm == "floor":
         row["events"] = good[0]["count"]
-    if "own_cpu_s" in good[0]:
-        row["own_cpu_s"] = round(float(np.median([figures["own_cpu_s"] for figures in good])), 3)
     return row
-
-
-def more_processes(rows: list[dict[str, Any]]) -> str:
-    """A forecast for machines with more cores: the process that cuts and joins stays one, and the rest is divided."""
-    cells = []
-    for row in rows:
-        if row["arm"] != "read_trace_cores" or row.get("own_cpu_s", 0) >= row.get("cpu_s", 0):
-            continue  # without worker processes
-        own, shared = row["own_cpu_s"], row["cpu_s"] - row["own_cpu_s"]
-        for number in PROCESSES:
-            ends = max(own, shared / number), own + shared / number
-            cells.append((row["source"], row["size_mb"], number, *(f"{end_s:.2f}" for end_s in ends)))
-    heads = ("source", "MB", "workers", "least wall s", "most wall s")
-    return f"\n\n{COMPUTED}\n\n{markdown_table(heads, cells, 4)}" if cells else ""
 
 
 def write(results: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """Write the results as JSON and as a table."""
     floors = {(row["source"], row["size_mb"]): row for row in rows if row["arm"] == "floor" and "error" not in row}
-    fits = {}
-    for source in sorted({row["source"] for row in rows}):
-        for arm in sorted({row["arm"] for row in rows}):
-            points = [
-                (floors[source, row["size_mb"]]["events"], row["cpu_s"])
-                for row in rows
-                if row["source"] == source
-                and row["arm"] == arm
-                and "error" not in row
-                and (source, row["size_mb"]) in floors
-            ]
-            if len(points) >= 2:
-                fits[f"{source} {arm}"] = linear_fit([float(e) for e, _ in points], [s for _, s in points])
     cells = []
     for row in rows:
         base = floors.get((row["source"], row["size_mb"]))
@@ -324,13 +279,6 @@ def write(results: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> N
         figures += [] if "error" in row else [f"{row[key]:.0f}" for key in ("peak_mb", "anonymous_mb")]
         cells.append((row["source"], row["size_mb"], f"{base['events']:,}" if base else "", row["arm"], *figures))
     heads = ("source", "MB", "events", "arm", "wall s", "× floor", "CPU s", "× floor", "peak MiB", "without files")
-    fitted = [
-        (name, f"{fit['microseconds_per_event']:.3f}", f"{fit['intercept_s']:.3f}", f"{fit['r_squared']:.5f}")
-        for name, fit in fits.items()
-    ]
-    of_fits = "\n\nCPU seconds against events, least squares:\n\n" + markdown_table(
-        ("", "µs an event", "intercept s", "R²"), fitted, 3
-    )
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     write_page(
         results.with_suffix(".md"),
@@ -338,11 +286,9 @@ def write(results: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> N
         f"{about['date']}, {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB; Python {about['python']}; "
         f"{versions}; load average {about['load_average_at_start'][0]:.1f} at the start. Method version "
         f"{about['method_version']}: `benchmarks.reading.trace_reading` describes the arms. Medians of interleaved "
-        f"rounds, each a fresh process; imports are not counted.\n\n{markdown_table(heads, cells, 6)}"
-        f"{more_processes(rows)}"
-        f"{of_fits if fits else ''}\n",
+        f"rounds, each a fresh process; imports are not counted.\n\n{markdown_table(heads, cells, 6)}\n",
     )
-    document = {"about": about, "rows": rows, "fits": fits}
+    document = {"about": about, "rows": rows}
     results.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
 
 
