@@ -103,11 +103,7 @@ class HistoryGate(TextDocument, SavedDocument, frozen=True):
 
 
 def slowdown_gate(metric: str, max_slowdown: float) -> Gate:
-    """Return the gate that allows a slowdown by a share.
-
-    Args:
-        max_slowdown: Largest slowdown, e.g. 0.05 for a step time of 1.05 times the level, or a throughput of 1 / 1.05.
-    """
+    """Return the gate that allows a slowdown by a share, e.g. 0.05 for a step time of 1.05 times the level."""
     known = find_metric(metric)
     if not known.is_timed:
         sign = ">=-0.01" if known.scale is Scale.DIFFERENCE else ">=0.95" if known.higher_is_better else "<=1.05"
