@@ -79,9 +79,7 @@ def _records(runs: _Folder | Sequence[RunRecord]) -> Sequence[RunRecord]:
 def store_estimates(comparison: Comparison, arms: Path | Mapping[str, Sequence[RunRecord]]) -> None:
     """Store the estimates that a comparison measured, if there are any and their folder can be written to.
 
-    Args:
-        arms: The folder of a study, which also gets the file. Or the runs of each arm: the last run of the candidate
-            then gets it.
+    That is the folder of the study, or else that of the candidate's last run.
     """
     study = arms if isinstance(arms, Path) else None
     runs = study_arms(arms) if isinstance(arms, Path) else arms
