@@ -153,7 +153,7 @@ def lightning_module(network: Any, loss: Callable[[Any, Any], Any], optimizers: 
 
     Args:
         loss: Takes the network and a batch.
-        optimizers: Takes the parameters, and returns what `configure_optimizers` does.
+        optimizers: Takes the parameters, and returns the same as `configure_optimizers`.
     """
     import lightning.pytorch as pl
 

@@ -347,10 +347,10 @@ def report(gains: Sequence[tuple[str, ...]], stability: Sequence[tuple[str, ...]
         f"with a fifth of them: {', '.join(teachers)}."
     )
     stable = (
-        f"The student is `cnn`, which has no batch norm after its convolutions, for {EPOCHS} epochs, with the "
-        "defaults: T = 2, a rate divided by αT + 1 − α, a warm-up over a tenth of the steps, and gradients clipped to "
-        "norm 5. A training counts as diverged if `Distillation` reports it. Chance is 4 % for 25 letters, 10 % for 10 "
-        "digits."
+        f"The student is `cnn`, which has no batch norm after its convolutions, for {EPOCHS} epochs. "
+        "The defaults are T = 2, a rate divided by αT + 1 − α, a warm-up over a tenth of the steps, and gradients clipped "
+        "to norm 5. A training counts as diverged if `Distillation` reports it. Chance is 4 % for 25 letters, 10 % for "
+        "10 digits."
     )
     wrap = TextWrapper(width=128, break_on_hyphens=False).wrap
     lines = [

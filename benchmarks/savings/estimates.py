@@ -15,8 +15,8 @@ but less certain. It writes three files to ``benchmarks/results/``:
 - ``estimates.jsonl``: the given estimates with their outcomes, which ``lightning-perf explain --estimates`` reads
 
 The errors of probed ranges come from the first 24 networks. ``--set fresh`` measures others, to which no constant was
-fitted (``estimates_fresh.md``). ``--set compiled`` compiles networks instead, as
-``analyze --probe --compile`` estimates it (``compile_estimates.md``); it needs a C++ compiler.
+fitted (``estimates_fresh.md``). ``--set compiled`` follows the estimate of ``analyze --probe --compile`` instead
+(``compile_estimates.md``). It needs a C++ compiler.
 
 After a change to the estimates, ``--estimates-only`` profiles the networks again and keeps the measured gains.
 """

@@ -56,7 +56,7 @@ class Difference(Struct, frozen=True):
 def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
     """Return the mean of candidate minus baseline over blocks, in the same order for both.
 
-    A block in which a run has no number is left out.
+    A block is left out if one of its runs lacks a number.
     """
     pairs = finite_pairs(base, candidate)
     if isinstance(pairs, str):

@@ -82,7 +82,7 @@ def finite(values: Numbers) -> Float64Array:
 
 
 def finite_pairs(base: Numbers, candidate: Numbers) -> tuple[Float64Array, Float64Array] | str:
-    """Return the pairs that are numbers on both sides, or the reason why there are none."""
+    """Return the pairs that are numbers on both sides, or the reason for a lack of pairs."""
     if len(base) != len(candidate):
         return f"the baseline has {len(base)} runs and the candidate {len(candidate)}: they cannot be paired"
     kept = [
