@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -98,7 +99,8 @@ class Document:
                 document.loops = row
             else:
                 document.device, document.versions = device, versions
-                (document.programs if isinstance(row, ProgramRow) else document.scripts)[name] = row  # type: ignore[index]
+                rows: Any = document.programs if isinstance(row, ProgramRow) else document.scripts
+                rows[name] = row
             document.write(page)
 
     def write(self, page: Path) -> None:

@@ -266,7 +266,7 @@ def choose_temperature(side: Side, pictures: Pictures) -> float:
 
 def gain_rows(pictures: Pictures, cases: Sequence[Case], seeds: int) -> list[tuple[str, ...]]:
     """Measure the situations of one data set, and return rows of the table."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     alone_of: dict[Side, list[float | None]] = {}
     for case in cases:
         began = time.process_time()
@@ -284,7 +284,7 @@ def gain_rows(pictures: Pictures, cases: Sequence[Case], seeds: int) -> list[tup
 def stability_rows(pictures: Pictures, teacher: nn.Module, rates: Sequence[float], seeds: int) -> list[tuple[str, ...]]:
     """Distil the CNN without batch norms at several learning rates."""
     batches = Batches(pictures.views, pictures.labels, pictures.training)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for lr in rates:
 
         def train(seed: int, lr: float = lr) -> nn.Module:
@@ -347,10 +347,9 @@ def report(gains: Sequence[tuple[str, ...]], stability: Sequence[tuple[str, ...]
         f"with a fifth of them: {', '.join(teachers)}."
     )
     stable = (
-        f"The student is `cnn`, which has no batch norm after its convolutions, for {EPOCHS} epochs. "
-        "The defaults are T = 2, a rate divided by αT + 1 − α, a warm-up over a tenth of the steps, and gradients clipped "
-        "to norm 5. A training counts as diverged if `Distillation` reports it. Chance is 4 % for 25 letters, 10 % for "
-        "10 digits."
+        f"The student is `cnn`, which has no batch norm after its convolutions, for {EPOCHS} epochs. The defaults are "
+        "T = 2, a rate divided by αT + 1 − α, a warm-up over a tenth of the steps, and gradients clipped to norm 5. A "
+        "training counts as diverged if `Distillation` reports it. Chance is 4 % for 25 letters, 10 % for 10 digits."
     )
     wrap = TextWrapper(width=128, break_on_hyphens=False).wrap
     lines = [
