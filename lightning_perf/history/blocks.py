@@ -11,6 +11,7 @@ from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
 from lightning_perf.compare.verdicts.blocks import gate_table
 from lightning_perf.compare.verdicts.gates import GateOutcome
 from lightning_perf.show.blocks import (
+    EVERY_ROW,
     Block,
     Cell,
     Chart,
@@ -64,7 +65,7 @@ def history_blocks(history: History) -> Iterator[Block]:
         if len(series.rows) > 1:
             yield _chart(series, metric)
         yield from listing(_change_lines(series, metric))
-        yield _rows(series, metric, paged=False)
+        yield _rows(series, metric, MOST_ROWS)
     yield from listing(history.notes)
 
 
@@ -103,7 +104,7 @@ def _series(history: History, number: int, metric: Metric) -> Iterator[Block]:
         summary, *commits = _commit_lines(change) or ("",)
         if commits:
             yield Details(summary, tuple(listing(commits)))
-    yield _rows(series, metric, paged=True)
+    yield _rows(series, metric, EVERY_ROW)
 
 
 def _trend(series: Series, metric: Metric) -> Plot:
@@ -167,32 +168,24 @@ def _trend(series: Series, metric: Metric) -> Plot:
     )
 
 
-def _rows(series: Series, metric: Metric, *, paged: bool) -> Table:
-    """Return the rows, one per commit: on a page all of them, the newest first, else the newest ones in order."""
+def _rows(series: Series, metric: Metric, most: int) -> Table:
+    """Return the newest rows, one per commit, the newest first."""
     figures = column_format(metric.unit, [row.high for row in series.rows])
     unit = f" ({figures.unit})" if figures.unit else ""
-    changes = {change.row: change for change in series.changes}
+    changes = {change.row: _brief_change(change, metric) for change in series.changes}
     rows: list[TableRow] = []
     for number, row in enumerate(series.rows):
-        value, low, high, level = (Cell(figures.value(v), v) for v in (row.value, row.low, row.high, row.level))
-        change = _brief_change(changes[number], metric) if number in changes else ""
+        values = (Cell(figures.value(value), value) for value in (row.value, row.low, row.high, row.level))
         name, date = _row_name(row), day(row.date_unix_s)
-        if paged:
-            rows.append((number + 1, name, row.subject or "", date, row.runs, value, low, high, level, change))
-        else:
-            ends = (low, high) if row.runs > 1 else ("", "")
-            rows.append((name, date, str(row.runs), value, *ends, level, change))
-    if not paged:
-        heads = ("commit", "date", "runs", f"{metric.title}{unit}", "min", "max", "level", "change")
-        title = f"The newest {MOST_ROWS} of {len(rows)} rows" if len(rows) > MOST_ROWS else "Rows"
-        return table(heads, rows[-MOST_ROWS:], title)
+        rows.append((number + 1, name, row.subject or "", date, row.runs, *values, changes.get(number, "")))
+    newest = f", the newest {most} of {len(rows)}" if len(rows) > most else ""
     return table(
         ("row", "commit", "message", "date", "runs", "value", "minimum", "maximum", "level", "change"),
-        rows[::-1],
-        f"{_capital(metric.title)}{unit} of each commit",
+        rows[::-1][:most],
+        f"{_capital(metric.title)}{unit} of each commit{newest}",
         "count code text text count figure figure figure figure figure",
         definitions={"level": "level", "change": "change-point"},
-        extra=("message", "minimum", "maximum"),
+        extra=("row", "message"),
     )
 
 
