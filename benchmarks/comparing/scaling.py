@@ -66,7 +66,7 @@ def train(plant: str) -> None:
     torch.set_num_threads(1)
     slow = plant == "input" and "LOCAL_RANK" in os.environ
 
-    def collate(rows: Sequence[Any]) -> Any:
+    def collate(rows: list[Any]) -> Any:
         time.sleep(SLEEP_S * slow)
         return torch.utils.data.default_collate(rows)
 

@@ -377,9 +377,10 @@ class Routes:
                 return _progress(request, answer)
             if isinstance(answer, Done):
                 return answer_data(request, answer.data, "application/json")
+            failed = answer
             if all(isinstance(path, Path) and path.exists() for path in made):
                 break  # otherwise a report was damaged and is removed, so make it again
-        raise RefusalError(answer.status, answer.message)
+        raise RefusalError(failed.status, failed.message)
 
     def trace(self, request: Request) -> Response:
         """Answer with a trace file, unchanged."""
