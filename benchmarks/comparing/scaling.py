@@ -37,11 +37,11 @@ PLANTS: dict[str, tuple[str, CauseName | None]] = {
     "input": ("the loaders of two ranks sleep for every batch", "input"),
     "none": ("nothing: a small CNN", None),
 }
-"""Trainings by their name in this script's option: what is planted, and the cause that has to get its time."""
+"""Trainings by their name in this script's option: the planted loss, and the cause that has to get its time."""
 
 
 class Network(pl.LightningModule):
-    """A small CNN of which the last rank may be late."""
+    """A small CNN. Its last rank can be late."""
 
     def __init__(self, plant: str) -> None:
         super().__init__()
