@@ -26,6 +26,8 @@ Curves: Any = type(recording_logger(Path()))
 class Recorder(Curves):
     """A logger that keeps what it gets. Its class name decides how the report is sent."""
 
+    save_dir = None
+
     def __init__(self) -> None:
         super().__init__()
         self.artifacts: list[tuple[Any, ...]] = []
