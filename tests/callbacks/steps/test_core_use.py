@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,36 +156,19 @@ def test_the_statistics_of_a_task_are_read(tmp_path: Path) -> None:
 def test_a_sleeping_process_uses_no_core_and_a_computing_one_does() -> None:
     if task_use(core_use.PROC / "self" / "task" / str(threading.get_native_id())) is None:
         pytest.skip("the system does not count it")
-    context = multiprocessing.get_context("spawn")
-    ready = [context.Event() for _ in range(2)]
-    children = [
-        context.Process(target=_work, args=(*pair,)) for pair in zip((time.sleep, _compute), ready, strict=True)
-    ]
+    programs = (["sleep", "60"], [sys.executable, "-c", "while True: pass"])
+    children = [subprocess.Popen(program) for program in programs]
     try:
-        for child, event in zip(children, ready, strict=True):
-            child.start()
-            event.wait()
-        before = [process_use(child.pid or 0) for child in children]
+        before = [process_use(child.pid) for child in children]
         time.sleep(0.3)
-        after = [process_use(child.pid or 0) for child in children]
+        after = [process_use(child.pid) for child in children]
     finally:
         for child in children:
-            child.terminate()
-            child.join()
+            child.kill()
+            child.wait()
     asleep, computes = (
         sum(then) - sum(first)
         for first, then in zip(before, after, strict=True)
         if first is not None and then is not None
     )
     assert asleep < computes  # on a core or without one: the machine may be busy
-
-
-def _work(work: Callable[[float], None], ready: Any) -> None:
-    ready.set()
-    work(60)
-
-
-def _compute(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        pass
