@@ -19,6 +19,7 @@ from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.tune.training import Training
 from lightning_perf.workers.channel import Failure
 from lightning_perf.workers.script import Script
+from tests.support.processes import fork_workers
 from tests.support.schemas import load_document
 from tests.tune.conversation import converse, order
 from tests.tune.trainings import TRAINER, Data, Tiny
@@ -259,6 +260,7 @@ pl.Trainer(accelerator="cpu", devices=1, max_epochs=1, logger=False).fit(Late())
 
 
 def test_two_processes_train_an_unchanged_script(tmp_path, monkeypatch):
+    fork_workers(monkeypatch)
     monkeypatch.setattr(device_counts, "USUAL_BLOCKS", 3)
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
@@ -322,7 +324,8 @@ def test_an_interrupted_result_is_shown_and_ends_as_interrupted(capsys, monkeypa
     assert "Lost time per step" in capsys.readouterr().out
 
 
-def test_too_little_time_is_an_error(tmp_path):
+def test_too_little_time_is_an_error(tmp_path, monkeypatch):
+    fork_workers(monkeypatch)
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     with pytest.raises(TuneError, match=r"--minutes 0\.02 is too little for 3 blocks: give "):

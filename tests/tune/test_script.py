@@ -1,7 +1,6 @@
 """Scripts as they are, in processes of their own, up to their first fit; and the calls that made its objects."""
 
 import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -16,6 +15,7 @@ from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.script import Calls
 from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.workers.script import Script
+from tests.support.processes import fork_ranks, fork_workers
 from tests.tune.trainings import Pictures
 
 TRAIN = """
@@ -30,11 +30,11 @@ TRAIN = """
 
     class Pictures(torch.utils.data.Dataset):
         def __len__(self):
-            return 2048
+            return 512
 
         def __getitem__(self, index):
             time.sleep({decode_s})
-            return torch.full((2, 4, 4), index / 2048), index % 2
+            return torch.full((2, 4, 4), index / 512), index % 2
 
     class Net(pl.LightningModule):
         def __init__(self):
@@ -89,6 +89,11 @@ def train(tmp_path):
     (tmp_path / "helpers.py").write_text(textwrap.dedent(HELPERS))
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN.replace("{decode_s}", "0")))
     return str(tmp_path / "train.py")
+
+
+@pytest.fixture(autouse=True)
+def _forked(monkeypatch):
+    fork_workers(monkeypatch)
 
 
 def start(tmp_path, monkeypatch, words, seed=0, *, scout=False):
@@ -232,4 +237,4 @@ def test_a_slow_setting_of_a_script_becomes_a_patch_that_applies(train, tmp_path
     assert result.losses.changed == pytest.approx(result.losses.unchanged, rel=1e-3)
     subprocess.run(["git", "apply", "-"], input=result.diff.encode(), cwd=tmp_path, check=True)
     assert "loader = DataLoader(Pictures(), batch_size=4, shuffle=True, num_workers=2," in path.read_text()
-    subprocess.run([sys.executable, "train.py", "--epochs", "1"], cwd=tmp_path, check=True)
+    assert fork_ranks("train.py", "--epochs", "1", ranks=1).returncode == 0

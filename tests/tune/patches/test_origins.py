@@ -14,6 +14,7 @@ from lightning_perf.tune.patches.origins import find_origins, parse_file
 from lightning_perf.tune.patches.patch import READERS, find_patch
 from lightning_perf.tune.patches.project_copy import run_in_copy, write_copy
 from lightning_perf.workers.script import Script
+from tests.support.processes import fork_workers
 from tests.tune.patches.test_patch import FUSED, PRECISION, WORKERS, sites_in
 
 TRAINER = (("max_epochs", "precision", "benchmark"),)
@@ -235,6 +236,7 @@ def test_a_lightning_cli_is_patched_in_its_yaml_file(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
+    fork_workers(monkeypatch)
     order = Order(
         None, Script(("main.py", "fit", "--config", "config.yaml")), None, (), 0, True, str(tmp_path / "work")
     )
