@@ -148,6 +148,9 @@ class _Campaign:
                 raise TuneError(f"the unchanged training fails: {error}") from error
             result = partial(self._result, scouted, sources, baseline)
             self._try_all(levers, scouted, lambda: self._save(result(None, interrupted=True)))
+        except KeyboardInterrupt:
+            self._progress.say("Interrupted before a lever was measured, so there is no result.")
+            raise
         finally:
             self._pairs.close()
         combined = self._combined() if self._kept else None

@@ -20,9 +20,9 @@ from lightning_perf.tune.messages import Measured, Order
 from lightning_perf.tune.pairs import start_worker
 from lightning_perf.tune.progress import Progress
 from lightning_perf.tune.resume import code_of, command_of, installed_versions
-from lightning_perf.tune.scaling import SCHEMA_VERSION, Run, ScalingResult, account_for, compare_counts, name_devices
+from lightning_perf.tune.scaling import SCHEMA_VERSION, Run, ScalingResult, account_for, compare_counts
 from lightning_perf.tune.settings import RESERVE_FACTOR, Budget, TuneSettings
-from lightning_perf.units import format_duration
+from lightning_perf.units import counted, format_duration
 from lightning_perf.workers.limits import usable_cpus
 from lightning_perf.workers.process import wait_for_messages
 from lightning_perf.workers.script import Script
@@ -96,12 +96,12 @@ class _Scaling:
         # The largest number comes first: if the training cannot use it, the error comes before any measurement.
         for devices in reversed(counts):
             began_s = time.monotonic()
-            self.progress.doing(f"first steps on {name_devices(devices)}")
+            self.progress.doing(f"first steps on {counted(devices, 'device')}")
             run = self._train(devices, FIRST_STEPS)
             step_s = run.step_ns / 1e9
             steps[devices] = min(max(round((self.settings.window_s or USUAL_S) / step_s), LEAST_STEPS), MOST_STEPS)
             block_s += time.monotonic() - began_s + (steps[devices] - FIRST_STEPS) * step_s
-            self.progress.say(f"{name_devices(devices)}: a step takes about {format_duration(run.step_ns)}")
+            self.progress.say(f"{counted(devices, 'device')}: a step takes about {format_duration(run.step_ns)}")
         blocks, chance = self.settings.rounds or USUAL_BLOCKS, random.Random(self.settings.seed)
         for number in range(1, blocks + 1):
             began_s = time.monotonic()
@@ -110,11 +110,11 @@ class _Scaling:
                 raise OutOfTimeError(math.ceil(needed_s / 60))
             block = {}
             for devices in chance.sample(counts, len(counts)):
-                self.progress.doing(f"block {number} of {blocks}: {name_devices(devices)}")
+                self.progress.doing(f"block {number} of {blocks}: {counted(devices, 'device')}")
                 block[devices] = self._train(devices, steps[devices])
             yield block
             block_s = max(block_s, time.monotonic() - began_s)
-            seen = (f"{format_duration(block[count].step_ns)} on {name_devices(count)}" for count in counts)
+            seen = (f"{format_duration(block[count].step_ns)} on {counted(count, 'device')}" for count in counts)
             self.progress.say(f"block {number} of {blocks}: a step takes {', '.join(seen)}")
 
     def _train(self, devices: int, steps: int) -> Run:
@@ -141,7 +141,7 @@ class _Scaling:
         except NoTrainingError as error:
             raise TuneError(str(error)) from error
         except (TrialError, TraceError) as error:
-            place = name_devices(devices) if devices == 1 else f"{name_devices(devices)}, in rank {rank}"
+            place = counted(devices, "device") if devices == 1 else f"{counted(devices, 'device')}, in rank {rank}"
             raise TuneError(f"the training fails on {place}: {error}") from error
 
 

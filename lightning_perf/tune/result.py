@@ -15,7 +15,7 @@ from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.measurement import FAMILY_ERROR, is_gain, is_loss, noise_share
-from lightning_perf.units import NOT_AVAILABLE, format_milliseconds, with_minus
+from lightning_perf.units import NOT_AVAILABLE, counted, format_milliseconds, with_minus
 
 SCHEMA_VERSION = 1
 
@@ -284,8 +284,7 @@ def _verdict(result: TuneResult) -> str:
 
 
 def _verdict_of_none(result: TuneResult) -> str:
-    measured = sum(trial.measured is not None for trial in result.trials)
-    if not measured:
+    if not any(trial.measured is not None for trial in result.trials):
         return "No lever could be measured on this training. The reasons are below."
     if unproven := [trial for trial in result.trials if trial.outcome is Outcome.NOT_CONFIRMED]:
         seen = ", ".join(f"{trial.lever} with {_change(trial.measured)} time" for trial in unproven)
@@ -295,8 +294,8 @@ def _verdict_of_none(result: TuneResult) -> str:
     unseen = 1 - 1 / (1 + noise_share(result.noise))
     limit = f" A gain of less than {100 * unseen:.0f} % could not be seen on this machine." if unseen >= LOUD else ""
     if open_levers := len(result.open_levers):
-        others = f"For {open_levers} others there was no time: give more minutes."
-        return f"None of the {measured} levers that were measured makes this training certainly faster. {others}{limit}"
+        others = f"For {counted(open_levers, 'other')} there was no time: give more minutes."
+        return f"No lever that was measured makes this training certainly faster. {others}{limit}"
     return f"No lever makes this training certainly faster: leave it unchanged.{limit}"
 
 

@@ -15,7 +15,7 @@ from lightning_perf.show.blocks import Block, Cell, Code, Line, TableRow, listin
 from lightning_perf.statistics.location import interval, mean_ratio, paired_difference
 from lightning_perf.statistics.values import Estimate, Numbers
 from lightning_perf.tune.errors import TrialError, TuneError
-from lightning_perf.units import format_count, format_milliseconds, format_share, with_minus
+from lightning_perf.units import counted, format_count, format_milliseconds, format_share, with_minus
 
 SCHEMA_VERSION = 1
 
@@ -237,26 +237,20 @@ def _mean_ms(values_ns: Numbers) -> Estimate:
     return interval(paired_difference(np.zeros(len(values_ns)), np.asarray(values_ns) / 1e6))
 
 
-def name_devices(count: int) -> str:
-    """Return a number of devices in words."""
-    return f"{count} device{'s' if count > 1 else ''}"
-
-
 def _blocks(result: ScalingResult) -> Iterator[Block]:
     fewest, *others = result.counts
-    base = name_devices(fewest.devices)
     for count in others:
         yield Line(_verdict(count, fewest.devices), "strong")
     yield table(
         ("devices", "samples/s", "step (ms)", "efficiency", "threads", "core wait"), map(_row, result.counts), "Speed"
     )
-    heads = ("cause", *(name_devices(count.devices) for count in others))
+    heads = ("cause", *(counted(count.devices, "device") for count in others))
     lost = [("all", *(_milliseconds(count.lost_ms) for count in others))]
     lost += [
-        (LABELS[name], *(_milliseconds(count.causes[place].lost_ms) for count in others))
-        for place, name in enumerate(CAUSES)
+        (LABELS[causes[0].name], *(_milliseconds(cause.lost_ms) for cause in causes))
+        for causes in zip(*(count.causes for count in others), strict=True)
     ]
-    yield table(heads, lost, f"Lost time per step in ms, against {base}")
+    yield table(heads, lost, f"Lost time per step in ms, against {counted(fewest.devices, 'device')}")
     yield from listing(_footnotes(result), "quiet")
     yield Line("To repeat", "strong")
     yield Code((result.command,), "sh")
@@ -277,13 +271,12 @@ def _row(count: DeviceCount) -> TableRow:
 def _verdict(count: DeviceCount, fewest: int) -> str:
     """Return the efficiency in a sentence, or that the blocks are too different to say it."""
     low, value, high = count.efficiency.low, count.efficiency.value, count.efficiency.high
+    more = counted(count.devices, "device")
     if value is None or low is None or high is None or high > WIDE * low:
-        found = f"The efficiency of {name_devices(count.devices)} is not certain, {_efficiency(count)}"
+        found = f"The efficiency of {more} is not certain, {_efficiency(count)}"
         return f"{found}: measure more blocks, on a machine without other work."
-    return (
-        f"{name_devices(count.devices)} train {value * count.devices / fewest:.2f} times as many samples per second as "
-        f"{name_devices(fewest)}: an efficiency of {_efficiency(count)}."
-    )
+    times = f"{value * count.devices / fewest:.2f} times as many samples per second as {counted(fewest, 'device')}"
+    return f"{more} train {times}: an efficiency of {_efficiency(count)}."
 
 
 def _efficiency(count: DeviceCount) -> str:
@@ -296,13 +289,10 @@ def _milliseconds(estimate: Estimate | None) -> str:
     """Return a time in milliseconds with its interval."""
     if estimate is None or estimate.value is None:
         return "not recorded"
-    largest = max(abs(value) for value in (estimate.value, estimate.low, estimate.high) if value is not None)
+    values = [value for value in (estimate.value, estimate.low, estimate.high) if value is not None]
+    largest = max(map(abs, values))
     digits = 0 if largest >= 100 else 1 if largest >= 10 else 2
-    first, *ends = (
-        with_minus(f"{value:.{digits}f}")
-        for value in (estimate.value, estimate.low, estimate.high)
-        if value is not None
-    )
+    first, *ends = (with_minus(f"{value:.{digits}f}") for value in values)
     return first + (f" ({' to '.join(ends)})" if ends else "")
 
 

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from lightning_perf.callbacks.lightning_compat import when_loaded
-from lightning_perf.tune.errors import NoFitError, describe_error
+from lightning_perf.tune.errors import NoFitError, NoTrainingError, describe_error
 from lightning_perf.tune.messages import Site
 from lightning_perf.tune.trainers.fit import LightningTrainer
 from lightning_perf.tune.trainers.huggingface import watch_arguments, watch_trainer
@@ -65,7 +65,7 @@ def run_script(
         os._exit(code)
 
     def refuse() -> NoReturn:
-        raise NoFitError(
+        raise NoTrainingError(
             f"{script.name} trains in a loop of its own. Only a Trainer of Lightning or Hugging Face can be tuned"
         )
 

@@ -329,8 +329,10 @@ def test_two_trainings_that_leave_no_memory_run_one_after_the_other(planted):
 
 def test_an_interrupt_before_anything_is_measured_leaves_nothing_behind(planted):
     planted.faults = {"bf16-mixed": KeyboardInterrupt()}
+    lines = []
     with pytest.raises(KeyboardInterrupt):
-        tuned("bf16-mixed", "channels-last")
+        run_campaign("any:thing", TuneSettings(levers=("bf16-mixed", "channels-last"), minutes=60), lines.append)
+    assert lines[-1] == "Interrupted before a lever was measured, so there is no result."
     assert planted.alive == 0
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_perf.tune.campaign import run_campaign
-from lightning_perf.tune.errors import NoFitError, trial_errors
+from lightning_perf.tune.errors import NoTrainingError, trial_errors
 from lightning_perf.tune.messages import Order, Ready, Run, Scouted, Window
 from lightning_perf.tune.pairs import start_worker
 from lightning_perf.tune.result import Outcome
@@ -161,7 +161,7 @@ def test_seeds_of_the_tuning_shift_those_of_the_script(train, tmp_path, monkeypa
 def test_a_script_that_does_not_fit_says_why(source, said, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(textwrap.dedent(source))
     with (
-        pytest.raises(NoFitError, match=r".*") as error,
+        pytest.raises(NoTrainingError, match=r".*") as error,
         trial_errors(),
         start(tmp_path, monkeypatch, ["own.py"]) as worker,
     ):
