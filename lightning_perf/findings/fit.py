@@ -8,10 +8,9 @@ from typing import Literal
 
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime, MemoryGrowth
 from lightning_perf.findings.finding import SKIPPED_WORK, Problem, SavingRange, fit_rule, growth_rule, is_worth_it
-from lightning_perf.findings.savings import counted
 from lightning_perf.run_files.fit.account import FULL_GENERATION
 from lightning_perf.run_files.fit.memory_growth import TensorGroup
-from lightning_perf.units import format_bytes, format_count, format_duration, format_share
+from lightning_perf.units import counted, format_bytes, format_count, format_duration, format_share
 
 
 def of_fit(time_ns: float, fit_ns: float | None) -> str:

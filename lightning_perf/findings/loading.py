@@ -12,10 +12,10 @@ from lightning_perf.analysis.host.waits import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange, rule
-from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole
+from lightning_perf.findings.savings import each, loader_of, processor_of, whole
 from lightning_perf.findings.worker_time import OTHER_THAN_MORE, Cause, Transfer, batch_transfer, explain_workers
 from lightning_perf.trace.description import Processor
-from lightning_perf.units import format_bandwidth, format_bytes, format_duration, format_share
+from lightning_perf.units import counted, format_bandwidth, format_bytes, format_duration, format_share
 
 MIN_WAIT_SHARE = 0.05
 """Waits below this share of the step are not reported (XProf's threshold for a moderate input problem)."""

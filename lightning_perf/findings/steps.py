@@ -12,9 +12,9 @@ from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
 from lightning_perf.findings.conditions import is_busy
 from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange, log_rule
 from lightning_perf.findings.fit import slow_hooks
-from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
+from lightning_perf.findings.savings import RECORD_STACKS, loader_of
 from lightning_perf.trace.description import DataLoading
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.units import counted, format_count, format_duration, format_share
 
 EXPLAINED = 0.5
 """Share of the extra time from which one kind of work is its cause."""

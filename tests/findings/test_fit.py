@@ -1,6 +1,5 @@
 """Every rule about a whole fit: with its problem, just below its threshold, and on a healthy fit."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -242,9 +241,7 @@ def test_the_largest_saving_comes_first() -> None:
 def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None:
     report = accounts.faulty("slow-checkpoints", tmp_path)
     assert [finding.kind for finding in report.fit_findings] == ["slow-checkpoints"]
-    file = io.StringIO()
-    report.print(file=file, width=100)
-    text = file.getvalue()
+    text = console_text(report.blocks(), 100)
     assert "Findings of the whole fit" in text
     assert "Estimated saving: 10.0 s to 16.0 s of the fit (" in text
     assert "Time of the whole fit" in text

@@ -1,6 +1,5 @@
 """Findings of a few recorded steps, set against the step log of the whole run: hand-made traces and logs."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from lightning_perf.trace.description import LOADER_KEY, PROCESSOR_KEY, Processo
 from tests.findings import accounts
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import BF16_GEMM, saving_of
+from tests.report.support import rendered
 from tests.support.trace_builder import TraceBuilder
 
 FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -57,12 +57,6 @@ def folder(
         samples.append(StepSample(step, round(1000 * step_us), round(1000 * wait_us), None, None, profiled))
     STEPS.append(STEPS.path(path, rank), *samples)
     return path
-
-
-def printed(report: PerfReport) -> str:
-    file = io.StringIO()
-    report.print(file=file, width=200)
-    return file.getvalue()
 
 
 BURSTS = [(2000.0, 0.0), (2000.0, 0.0), (2000.0, 0.0), (6000.0, 4000.0)] * 100
@@ -107,7 +101,7 @@ def test_the_run_judges_the_waits_of_recorded_steps(
     if not share:
         assert not report.findings
         assert any(said in note for note in report.notes)
-        assert said in " ".join(printed(report).split())
+        assert said in " ".join(rendered(report).split())
         return
     (finding,) = report.findings
     assert finding.title == f"Input-bound: {share} of the step waits for data"
@@ -138,7 +132,7 @@ def test_a_wait_in_every_recorded_step_that_the_run_does_not_have_is_held_back_w
     (held,) = report.held_back
     assert held.finding.title.startswith("Input-bound: 50.0 %")
     assert held.reason == "Over the run's 500 steps the wait is 1.0 %, 50.0 % only in the 5 recorded steps."
-    assert held.reason in " ".join(printed(report).split())
+    assert held.reason in " ".join(rendered(report).split())
     assert "### Held back" in report.to_markdown()
     assert "1.0 %, 50.0 % only" in report.to_markdown()
     assert report.verdict.why.startswith("1 finding of the recorded steps is held back. The first: Input-bound: 50.0 %")
@@ -401,7 +395,7 @@ def test_estimates_of_a_busy_machine_are_held_back_and_that_is_said_first(tmp_pa
     assert busy.verdict.where.startswith("The machine was busy during the recording: a load of 6.2 on 2 processors")
     assert busy.verdict.next.startswith("Estimated while the machine was busy. A probe measures it all the same: ")
     assert busy.verdict.next.endswith(f"lightning-perf analyze {tmp_path / 'trace.json'} --probe.")
-    assert "Estimated saving" not in printed(busy)
+    assert "Estimated saving" not in rendered(busy)
 
 
 def test_oversubscribed_cores(tmp_path: Path) -> None:
