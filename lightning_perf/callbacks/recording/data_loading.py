@@ -42,7 +42,7 @@ def _batches_per_epoch(trainer: Trainer) -> int | None:
 def loader_facts(loaders: Any, module: Any) -> Facts:
     """Describe data loaders. Of several, the facts are those of the one that allows the fewest changes.
 
-    Which of them takes the time is unknown, so what differs between them is left out.
+    Nothing says which of them takes the time, so facts that differ are left out.
     """
     found = [_facts(loader, module) for loader in leaves(loaders)]
     order = ("other", "iterable", "map")
