@@ -139,7 +139,8 @@ def one_per_cause(
     if starts_epochs and any(finding.kind == "worker-restarts" for finding in fit_findings):
         same = ("input-bound",) if most else ()
         return [finding for finding in findings if finding.kind not in ("periodic-steps", *same)]
-    if most and (starts_epochs or not facts.workers):  # advice on the usual batch would save little
+    named = any(finding.kind == "periodic-steps" for finding in findings)
+    if named and most and (starts_epochs or not facts.workers):  # advice on the usual batch would save little
         return [finding for finding in findings if finding.kind != "input-bound"]
     if all(finding.kind != "input-bound" for finding in findings):
         return list(findings)

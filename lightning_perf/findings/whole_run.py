@@ -522,8 +522,8 @@ def _hiccup(finding: Finding, analysis: RankAnalysis) -> _Hiccup | None:
         return None
     few = sum(time_ns > 2 * median_ns for time_ns in times_ns[:most]) or 1
     text = (
-        f"{few} of the {len(times_ns)} recorded steps {did} for {format_duration(sum(times_ns[:few]))}, the others for "
-        f"{format_duration(median_ns)} each."
+        f"{few} of the {len(times_ns)} recorded steps {did} for {format_duration(sum(times_ns[:few]))}"
+        f"{' together' if few > 1 else ''}, the others for {format_duration(median_ns)} each."
     )
     wall_ns = float(median(analysis.breakdown.steps[place].wall_ns for place in complete))
     return _Hiccup(mean_ns, median_ns, wall_ns, text)
