@@ -147,7 +147,8 @@ def cold_start(analysis: RankAnalysis) -> Problem | None:
     return Problem(
         "Cold start: the recording covers the first steps, which are slower than later ones",
         [launch and f"{launch} Once its kernel is loaded, a launch takes 2 to 10 µs.", step],
-        "Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
+        "Record later steps: PerfCallback(skip_first=20) in a fit of more steps than that, or with torch.profiler "
+        "schedule(skip_first=20, …).",
         severity="high",
     )
 

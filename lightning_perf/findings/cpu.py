@@ -321,16 +321,16 @@ def _merged(analysis: RankAnalysis, overhead_ns: float | None) -> Problem | None
 MIN_PAUSE_SHARE = 0.05
 """Share of the step from which the pauses of a phase are reported."""
 
-ELSEWHERE = {**PLACES, "optimizer": "in the optimizer step", "other": "between batches"}
+ELSEWHERE = {**PLACES, "optimizer": "in the optimizer step", "other": "between the phases"}
 """Where the training thread is."""
 
 HOOKS = {
     "transfer": ("transfer_batch_to_device", "on_before_batch_transfer", "on_after_batch_transfer"),
     "forward": ("training_step",),
     "backward": ("backward", "on_before_backward", "on_after_backward"),
-    "optimizer": ("optimizer_step", "on_before_optimizer_step", "on_before_zero_grad", "configure_gradient_clipping"),
+    "optimizer": ("optimizer_step", "on_before_optimizer_step", "configure_gradient_clipping"),
 }
-"""Hooks that run in a phase. Other hooks run between batches."""
+"""Hooks that run in a phase. Other hooks run between the phases."""
 
 HOOK_SHARE = 0.5
 """Share of a pause from which a hook is its cause."""

@@ -467,6 +467,12 @@ def gc_pauses(fit: FitTime) -> Problem | None:
     if full is None or full.objects is None or not full.count:
         return None
     steps_ns = fit.group("first step").time_ns + fit.group("training steps").time_ns
+    took = (
+        f"{full.count:,} full collections in steps take {format_duration(full.time_ns / full.count)} each, and the "
+        f"longest {format_duration(full.longest_ns)}. Together that is"
+        if full.count > 1
+        else f"One full collection in a step takes {format_duration(full.time_ns)},"
+    )
     freed = full.freed / full.count
     objects = f"Each frees {counted(round(freed), 'object')}, and {counted(full.objects, 'object')} stay."
     if full.objects < FREED_COST * freed:
@@ -486,11 +492,7 @@ def gc_pauses(fit: FitTime) -> Problem | None:
     return Problem(
         f"Garbage collection: training pauses {of_fit(full.time_ns, fit.wall_ns)} for full collections",
         (
-            (
-                f"{counted(full.count, 'full collection')} in steps take {format_duration(full.time_ns / full.count)} "
-                f"each, and the longest {format_duration(full.longest_ns)}. Together that is "
-                f"{format_share(full.time_ns / max(steps_ns, full.time_ns))} of the time of the steps."
-            ),
+            f"{took} {format_share(full.time_ns / max(steps_ns, full.time_ns))} of the time of the steps.",
             reason,
         ),
         action,

@@ -214,11 +214,9 @@ def _cheaper_batches(wait: _Wait, instead: str, *evidence: str) -> Problem:
 
 def _whole_batches(wait: _Wait) -> Problem:
     facts, batch_ns = loader_of(wait.analysis), wait.fetch_ns / wait.fetches
-    size = facts.batch_size or 1
-    cost = (
-        f"A batch takes {format_duration(batch_ns)}, {format_duration(batch_ns / size)} per sample. Worker processes "
-        "would need as long to deliver it."
-    )
+    size = facts.batch_size
+    per_sample = f", {format_duration(batch_ns / size)} per sample" if size else ""
+    cost = f"A batch takes {format_duration(batch_ns)}{per_sample}. Worker processes would need as long to deliver it."
     if not facts.in_memory:
         return _advice(
             "Fetch whole batches: give the dataset a method __getitems__(self, indices) that returns all samples of a "
@@ -230,7 +228,7 @@ def _whole_batches(wait: _Wait) -> Problem:
     known = facts.sampler is None and facts.order in ("RandomSampler", "SequentialSampler")
     return _advice(
         "Fetch whole batches: DataLoader(dataset, batch_size=None, sampler=BatchSampler("
-        f"{facts.order if known else 'RandomSampler'}(dataset), batch_size={size}, drop_last=False)).",
+        f"{facts.order if known else 'RandomSampler'}(dataset), batch_size={size or '…'}, drop_last=False)).",
         (wait.wait_ns / 2, wait.most_ns),
         "Indexing once per batch instead of once per sample saves at least half of the wait.",
         ("The dataset holds tensors in memory, and the loader takes them one sample at a time.", cost),

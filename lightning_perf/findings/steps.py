@@ -133,11 +133,15 @@ def one_per_cause(
     periodic = run.periodic
     if periodic is None or not periodic.waits:
         return list(findings)
-    starts_epochs = lead is not None and periodic.period == loader_of(lead).batches_per_epoch
+    facts = loader_of(lead) if lead is not None else DataLoading()
+    starts_epochs = periodic.period == facts.batches_per_epoch
+    most = (periodic.wait_ns or 0) / periodic.period >= MOST_WAITS * run.data_wait_mean_ns
     if starts_epochs and any(finding.kind == "worker-restarts" for finding in fit_findings):
-        waits_ns = (periodic.wait_ns or 0) / periodic.period
-        same = ("input-bound",) if waits_ns >= MOST_WAITS * run.data_wait_mean_ns else ()
+        same = ("input-bound",) if most else ()
         return [finding for finding in findings if finding.kind not in ("periodic-steps", *same)]
+    named = any(finding.kind == "periodic-steps" for finding in findings)
+    if named and most and (starts_epochs or not facts.workers):  # advice on the usual batch would save little
+        return [finding for finding in findings if finding.kind != "input-bound"]
     if all(finding.kind != "input-bound" for finding in findings):
         return list(findings)
     extra = format_duration(periodic.step_ns - periodic.others_ns)

@@ -50,6 +50,7 @@ from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, wor
 from lightning_perf.findings.ranks import SHARED_WAITS
 from lightning_perf.findings.steps import one_per_cause, without_collections, without_parts_of_fit
 from lightning_perf.findings.worker_time import explain_workers
+from lightning_perf.run_files.fit.account import Group
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.units import format_count, format_duration, format_share
 
@@ -263,7 +264,7 @@ def check_findings(
         if reason:
             held_back.append(HeldBack(finding, reason))
             continue
-        judged = finding if analysis is None else _judge(finding, analysis, own, place, path)
+        judged = finding if analysis is None else _judge(finding, analysis, own, place, path, fit)
         if isinstance(judged, Finding):
             findings.append(judged)
         elif isinstance(judged, HeldBack):
@@ -311,15 +312,14 @@ def _same_rank(rank: int | None, run_rank: int | None, ranks: Sequence[RankAnaly
 
 
 def _judge(
-    finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None, path: str
+    finding: Finding,
+    analysis: RankAnalysis,
+    run: StepTimes | None,
+    place: Stretch | None,
+    path: str,
+    fit: FitTime | None,
 ) -> Finding | HeldBack | str:
-    if finding.kind == "cpu-pauses" and run is not None and 1e6 * (finding.saving_high_ms or 0.0) > run.p50_ns:
-        reason = (
-            f"The run's median step takes {format_duration(run.p50_ns)} in all, so it has no such pauses. The recorded "
-            "steps lost their core, or the profiler held them up."
-        )
-        return HeldBack(finding, reason)
-    if finding.kind == "cpu-pauses" and (reason := _without_core(finding, analysis)):
+    if finding.kind == "cpu-pauses" and (reason := _not_of_training(finding, analysis, run, fit)):
         return HeldBack(finding, reason)
     if finding.kind in SHARES and run is not None:
         return _of_usual_step(finding, run)
@@ -348,6 +348,29 @@ def _judge(
         )
         return HeldBack(finding, f"Estimated while the machine was busy. {instead}")
     return _without_hiccups(finding, analysis, run)
+
+
+def _not_of_training(finding: Finding, analysis: RankAnalysis, run: StepTimes | None, fit: FitTime | None) -> str:
+    """Return why pauses are likely not to be of the training: its steps are shorter, or its thread had no core."""
+    pauses_ns = 1e6 * (finding.saving_high_ms or 0.0)
+    if run is not None and pauses_ns > run.p50_ns:
+        return (
+            f"The run's median step takes {format_duration(run.p50_ns)} in all, so it has no such pauses. The recorded "
+            "steps lost their core, or the profiler held them up."
+        )
+    if run is None and fit is not None and fit.steps and finding.rank in (None, fit.rank):
+        # In a fit of a few steps all are recorded, with the start of the record and of the profiler.
+        step_ns = sum(fit.group(name).time_ns for name in IN_STEPS) / fit.steps
+        if pauses_ns > step_ns:
+            return (
+                f"Without the cost of PerfCallback itself, the fit's steps take {format_duration(step_ns)} on average, "
+                "so they have no such pauses. Train for more steps."
+            )
+    return _without_core(finding, analysis)
+
+
+IN_STEPS: tuple[Group, ...] = ("first step", "training steps", "callbacks", "logging", "checkpoints")
+"""Groups of a fit's account that are in its steps, or may be."""
 
 
 def _without_core(finding: Finding, analysis: RankAnalysis) -> str:
@@ -499,8 +522,8 @@ def _hiccup(finding: Finding, analysis: RankAnalysis) -> _Hiccup | None:
         return None
     few = sum(time_ns > 2 * median_ns for time_ns in times_ns[:most]) or 1
     text = (
-        f"{few} of the {len(times_ns)} recorded steps {did} for {format_duration(sum(times_ns[:few]))}, the others for "
-        f"{format_duration(median_ns)} each."
+        f"{few} of the {len(times_ns)} recorded steps {did} for {format_duration(sum(times_ns[:few]))}"
+        f"{' together' if few > 1 else ''}, the others for {format_duration(median_ns)} each."
     )
     wall_ns = float(median(analysis.breakdown.steps[place].wall_ns for place in complete))
     return _Hiccup(mean_ns, median_ns, wall_ns, text)

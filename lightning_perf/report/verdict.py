@@ -10,6 +10,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
 from lightning_perf.analysis.steps.fit_time import FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
+from lightning_perf.findings.conditions import is_busy, is_oversubscribed
 from lightning_perf.findings.finding import BASIS_TEXT, LEADING, Finding
 from lightning_perf.findings.savings import each
 from lightning_perf.findings.whole_run import HeldBack
@@ -230,7 +231,9 @@ def _telling(breakdown: Breakdown, row: CategoryTime) -> str:
 
 
 def _healthy(lead: RankAnalysis) -> str:
-    breakdown = lead.breakdown
+    breakdown, processor = lead.breakdown, lead.metadata.processor
+    if processor is not None and processor.trains and is_busy(processor) and not is_oversubscribed(processor):
+        return "Record again on a quiet machine."
     category = breakdown.category("device_compute" if breakdown.has_device else "host_compute")
     costliest = _costliest(lead)
     if category.share is not None and category.share >= BUSY_SHARE and costliest is not None:

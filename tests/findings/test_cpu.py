@@ -279,11 +279,13 @@ def test_the_median_step_decides_and_on_a_busy_machine_the_shortest() -> None:
 def test_the_hook_with_the_time_is_named() -> None:
     hooks = {"Early.on_train_batch_start": 1_000, "Slow.on_train_batch_end": 29_000, "Net.training_step": 70_000}
     finding = finding_of(cpu_pauses, pausing("other", **loop(hooks)))
-    assert finding.title.endswith("between batches, in Slow.on_train_batch_end")
+    assert finding.title.endswith("between the phases, in Slow.on_train_batch_end")
     assert "Slow.on_train_batch_end takes 29.0 ms per step." in finding.evidence
     # A hook of another phase is not the cause, however long it takes.
     elsewhere = finding_of(cpu_pauses, pausing("transfer", **loop(hooks)))
     assert elsewhere.title.endswith("while a batch is moved")
+    before = finding_of(cpu_pauses, pausing("other", **loop({"Net.on_before_zero_grad": 29_000})))
+    assert before.title.endswith("between the phases, in Net.on_before_zero_grad")
     module = finding_of(cpu_pauses, pausing("other", **loop({"Net.optimizer_step": 30_000})))
     assert module.title.endswith("in the optimizer step, in Net.optimizer_step")
 

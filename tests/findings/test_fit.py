@@ -209,6 +209,9 @@ def test_gc_pauses_are_half_to_all_of_the_full_collections() -> None:
         ),
         ("Each frees 0 objects, and 1,000,000 objects stay. Most of the time, the collector looks at those that stay."),
     )
+    assert one(collections=collected(1, 10.0, 0, 10**6)).evidence[0] == (
+        "One full collection in a step takes 10.0 s, 10.0 % of the time of the steps."
+    )
     assert "gc.freeze() in on_train_start" in finding.action
     assert not finding.changes
 
@@ -247,6 +250,22 @@ def test_a_report_has_the_findings_of_the_fit_everywhere(tmp_path: Path) -> None
     short = console_text(short_blocks(report, tmp_path))
     assert "Fit    The fit takes " in short
     assert "saves 10.0 s to 16.0 s of the fit" in short
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ((("data preparation", "setup"), (101.0, 1)), "48.3 % data preparation, "),
+        ((("own cost", "hooks"), (101.0, 1)), "48.3 % PerfCallback itself, "),
+        ((("data preparation", "setup"), (99.0, 1)), ""),
+    ],
+)
+def test_a_fit_with_a_larger_part_than_its_steps_is_named(tmp_path: Path, entry: Any, said: str) -> None:
+    report = accounts.report_of(account(dict([entry])), tmp_path)
+    assert report.fit_findings == ()
+    shown = console_text(short_blocks(report, tmp_path))
+    assert ("Fit    " in shown) == bool(said)
+    assert said in " ".join(shown.split())
 
 
 def test_the_groups_of_a_report_add_up_to_the_wall_time(tmp_path: Path) -> None:

@@ -142,9 +142,10 @@ def test_stacks_name_the_line(tmp_path: Path) -> None:
 
 def test_a_slow_logger_in_every_tenth_step_is_named(tmp_path: Path) -> None:
     report = fit(tmp_path, "every tenth step", batches=56, log_every=10)
-    assert report.findings[0].kind == "periodic-steps"
-    assert "every 10th step" in report.findings[0].title
-    assert "when SlowLogger logs" in report.findings[0].title
+    assert report.fit_findings[0].kind == "slow-logger"  # and no long steps as well: one cause is one finding
+    assert "for SlowLogger" in report.fit_findings[0].title
+    assert report.fit_findings[0].saving_high_ms == pytest.approx(0.9 * 5 * 300, rel=0.2)
+    assert "periodic-steps" not in {finding.kind for finding in report.findings}
 
 
 def test_a_fit_without_sleeps_has_no_such_finding(tmp_path: Path) -> None:

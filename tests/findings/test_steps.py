@@ -122,6 +122,18 @@ def test_short_waits_at_the_start_of_epochs_name_the_loader(tmp_path: Path) -> N
     assert finding.action == "Keep the workers alive between epochs: DataLoader(…, persistent_workers=True)."
 
 
+def test_waits_at_the_start_of_epochs_are_not_those_of_the_usual_batch(tmp_path: Path) -> None:
+    # Measured: a sampler that sorts for 0.5 s per epoch, "A batch takes 12.1 ms", and advice to index whole batches.
+    report = logged(tmp_path, every(40, 500, 10), every(40, 500, 0.4), workers=0, batches_per_epoch=40)
+    (finding,) = report.findings
+    assert finding.title == "Periodic steps: every 40th step takes 500 ms longer to get its batch"
+    assert "in the sampler" in finding.action
+    # With as long waits in the other steps, the loader is the cause.
+    (tmp_path / "also").mkdir()
+    report = logged(tmp_path / "also", every(40, 500, 22), every(40, 500, 13), workers=0, batches_per_epoch=40)
+    assert "input-bound" in kinds(report)
+
+
 def test_work_between_epochs_is_not_sought_in_the_step(tmp_path: Path) -> None:
     write_account(tmp_path, replace(account(), steps=400))
     report = logged(tmp_path, every(50, 200, 100), every(50, 0), batches_per_epoch=50)

@@ -40,10 +40,15 @@ def _batches_per_epoch(trainer: Trainer) -> int | None:
 
 
 def loader_facts(loaders: Any, module: Any) -> Facts:
-    """Describe data loaders. Of several, the facts are those of the one that allows the fewest changes."""
+    """Describe data loaders. Of several, the facts are those of the one that allows the fewest changes.
+
+    Nothing says which of them takes the time, so facts that differ are left out.
+    """
     found = [_facts(loader, module) for loader in leaves(loaders)]
     order = ("other", "iterable", "map")
-    return min(found, key=lambda facts: (not facts["uses_model"], order.index(str(facts["kind"]))), default={})
+    least = min(found, key=lambda facts: (not facts["uses_model"], order.index(str(facts["kind"]))), default={})
+    same = {name for name in least if all(facts.get(name) == least[name] for facts in found)}
+    return {name: value for name, value in least.items() if name in same or name in ("kind", "uses_model")}
 
 
 def _facts(loader: Any, module: Any) -> Facts:

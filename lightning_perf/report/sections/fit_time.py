@@ -49,11 +49,20 @@ COLORS = {
 """Colours of the groups on the page."""
 
 
+NAMES = {"own cost": "PerfCallback itself"}
+"""Names of groups in a sentence."""
+
+
 def fit_sentence(fit: FitTime) -> str:
     """Return the time of a fit and its largest groups in a sentence."""
     largest = sorted(fit.groups, key=lambda group: -group.time_ns)[:NAMED_GROUPS]
-    parts = ", ".join(f"{format_share(group.share)} {group.group}" for group in largest)
+    parts = ", ".join(f"{format_share(group.share)} {NAMES.get(group.group, group.group)}" for group in largest)
     return f"The fit takes {format_duration(fit.wall_ns)}: {parts}."
+
+
+def mostly_steps(fit: FitTime) -> bool:
+    """Return whether the steps are the largest part of a fit. Otherwise their findings are about a small part of it."""
+    return max(fit.groups, key=lambda group: group.time_ns).group == "training steps" if fit.groups else True
 
 
 def fit_time_section(fit: FitTime, top: int = EVERY_ROW) -> Iterator[Block]:

@@ -21,6 +21,7 @@ from lightning_perf.report.sections.fit_time import (
     compilation_section,
     fit_sentence,
     fit_time_section,
+    mostly_steps,
     step_times_section,
 )
 from lightning_perf.report.sections.precision import (
@@ -315,10 +316,9 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
         yield Line(fix_text(findings[0]), "good", label="Next ", label_style="strong")
     if report.precision is not None:
         yield from _mistakes(report.precision)
-    if report.fit_findings:
-        if report.fit_time is not None:
-            yield Line(fit_sentence(report.fit_time), label="Fit  ", label_style="strong")
-        yield from _findings(report.fit_findings, start=len(findings) + 1)
+    if report.fit_time is not None and (report.fit_findings or not mostly_steps(report.fit_time)):
+        yield Line(fit_sentence(report.fit_time), label="Fit  ", label_style="strong")
+    yield from _findings(report.fit_findings, start=len(findings) + 1)
     yield from (Line(text, label="Note ", label_style="warning") for text in report.notes[:MAX_NOTES])
     if len(report.notes) > MAX_NOTES:
         yield Line(f"       {counted(len(report.notes) - MAX_NOTES, 'more note')} in the full report", "quiet")

@@ -121,6 +121,14 @@ def test_of_several_loaders_the_one_that_allows_least_speaks() -> None:
     assert facts([]) == {}
 
 
+def test_of_several_loaders_only_common_facts_are_given() -> None:
+    # Measured: the advice was to index the tensors of one loader, and the dataset of the other one slept.
+    found = facts([DataLoader(TENSORS, batch_size=32), DataLoader(LARGE, batch_size=16, num_workers=0)])
+    assert (found["kind"], found["workers"]) == ("map", 0)
+    assert not found.keys() & {"in_memory", "batch_size", "dataset", "container"}
+    assert facts([DataLoader(TENSORS, batch_size=32)] * 2)["in_memory"] is True
+
+
 @pytest.mark.parametrize(
     "held",
     [
