@@ -17,7 +17,7 @@ from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.errors import TraceError
-from lightning_perf.machine.environment import has_cpp_compiler, load_average
+from lightning_perf.machine.environment import load_average, missing_cpp_compiler
 from lightning_perf.machine.processor import busy_s
 from lightning_perf.probe.estimate import (
     BATCH_ERRORS,
@@ -119,7 +119,7 @@ def _compiled(task: Task) -> tuple[CompiledTimes | None, str | None]:
     """Return the times of the compiled calls, or the reason why there are no such times."""
     if task.device != "cpu":
         return None, "for a training on a GPU, lightning-perf tune measures it"
-    if not has_cpp_compiler():
+    if missing_cpp_compiler() is not None:
         return None, "it needs a C++ compiler: install g++"
     try:
         with WorkerProcess(COMPILER, task, path=sys.path, environment=ENVIRONMENT) as process:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from lightning_perf import PerfCallback
 from lightning_perf.callbacks.steps.hang_watch import HangWatch
 from lightning_perf.run_files.hangs import HANGS, HangReport, open_hangs, stacks_path
 from tests.callbacks.training import Points, context, make_module, make_trainer
+from tests.support.processes import fork_ranks
 
 
 def watch(folder: Path, after_s: float, counts: list[int]) -> HangWatch:
@@ -67,14 +67,16 @@ def test_the_stack_is_saved_while_an_extension_holds_the_lock_of_python(tmp_path
 
 
 def test_a_forked_child_can_end_while_the_timer_is_set(tmp_path: Path) -> None:
-    script = f"""
+    script = tmp_path / "script.py"
+    text = f"""
 import os, pathlib, sys
 from tests.callbacks.steps.test_hang_watch import watch
 watch(pathlib.Path({str(tmp_path)!r}), 60, [0]).open()
 child = os.fork()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 7)
 """
-    assert subprocess.run([sys.executable, "-c", script], timeout=100, check=False).returncode == 7
+    script.write_text(text)
+    assert fork_ranks(str(script), ranks=1, timeout_s=100).returncode == 7
 
 
 def stick(index: int) -> None:
