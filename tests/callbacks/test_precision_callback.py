@@ -1,9 +1,12 @@
+"""`PrecisionCallback`: every combination is trained as Lightning trains it, or refused in words that say what to do."""
+
 from __future__ import annotations
 
 import copy
 import json
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +15,11 @@ from torch import nn
 
 from lightning_perf.callbacks.precision import switch as precision_switch
 from lightning_perf.callbacks.precision.autograd_graph import read_graph
+from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
-from tests.callbacks.training import PACKAGES, make_trainer, recording_logger
+from tests.callbacks.training import PACKAGES, make_trainer, package, recording_logger
+from tests.support.processes import fork_ranks
 
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
@@ -258,3 +263,106 @@ def test_logs_at_the_trainers_cadence(tmp_path) -> None:
     ours = [(step, metrics) for step, metrics in logger.rows if "perf/loss_scale" in metrics]
     assert [step for step, _ in ours] == [2, 5]
     assert ours[-1][1] == {"perf/loss_scale": 32768.0, "perf/skipped_steps": 1.0, "perf/steps_since_scale_change": 4.0}
+
+
+def half_weights() -> Any:
+    module = make_net()
+    module.fc.half()
+    return module
+
+
+def with_lbfgs() -> Any:
+    module = make_net()
+    module.configure_optimizers = lambda: torch.optim.LBFGS(module.parameters())
+    return module
+
+
+MixedPrecision: Any = package("lightning.pytorch.plugins").MixedPrecision
+
+
+class OwnPlugin(MixedPrecision):
+    """A user's own plugin."""
+
+
+FP16: dict[str, Any] = {"precision": "16-mixed"}
+BF16: dict[str, Any] = {"precision": "bf16-mixed"}
+
+REFUSALS: list[tuple[str, dict[str, Any], Any, dict[str, Any]]] = [
+    ("given precision='16-mixed', but the Trainer is in 'bf16-mixed'", FP16, make_net, BF16),
+    ("the Trainer is in '16-true'", FP16, make_net, {"precision": "16-true"}),
+    ("the Trainer is in 'bf16-true'", BF16, make_net, {"precision": "bf16-true"}),
+    ("the Trainer is in '64-true'", BF16, make_net, {"precision": "64-true"}),
+    ("Leave the precision out of the Trainer, or out of the callback", {"precision": "32-true"}, make_net, BF16),
+    ("the Trainer is in 'bf16-mixed' .*OwnPlugin", FP16, make_net, {"plugins": [OwnPlugin("bf16-mixed", "cpu")]}),
+    ("fc.weight is torch.float16.*Leave out .half", FP16, half_weights, {}),
+    ("cannot work with LBFGS.*bf16-mixed", FP16, with_lbfgs, {}),
+    ("keep_fp32 was given, but the Trainer is in '32-true'", {"keep_fp32": ["fc"]}, make_net, {}),
+    ("keep_fp32 pattern 'linear' matches no layer", {**FP16, "keep_fp32": ["linear"]}, make_net, {}),
+    (
+        "init_scale=8.0 was given, but the Trainer is in 'bf16-mixed'",
+        {"init_scale": 8.0},
+        make_net,
+        stock_options("bf16-mixed"),
+    ),
+    ("replayed in FP32 in automatic optimization", {"guard_steps": 2}, lambda: make_net(Recipe(manual=True)), {}),
+]
+
+
+@pytest.mark.parametrize(("message", "settings", "module", "options"), REFUSALS, ids=[row[0][:48] for row in REFUSALS])
+def test_conflict_is_refused_before_the_first_step(tmp_path, message, settings, module, options):
+    net = module()
+    with pytest.raises(PrecisionError, match=message):
+        fit(tmp_path, PrecisionCallback(**settings), net, **options)
+    assert net.losses == []
+
+
+def test_settings_that_cannot_be_are_refused_at_once():
+    for arguments, message in [
+        ({"precision": "fp16"}, "'fp16' is unknown. Give one of '16-mixed', 'bf16-mixed', '32-true'"),
+        ({"precision": 16}, r"precision=16 is unknown\. Did you mean '16-mixed'\? Give one of"),
+        ({"precision": "bf16"}, r"precision='bf16' is unknown\. Did you mean 'bf16-mixed'\? Give one of"),
+        ({"tf32": True}, "give 'on', 'off' or None"),
+        ({"precision": "32-true", "keep_fp32": ["fc"]}, "leave it out"),
+        (
+            {"precision": "bf16-mixed", "init_scale": 8.0},
+            "init_scale=8.0 was given with precision='bf16-mixed', which scales no loss",
+        ),
+        ({"guard_steps": 1}, "give 2 or more"),
+        ({"locate_overflows": -1}, "give 0 or more"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            PrecisionCallback(**arguments)
+    with pytest.raises(TypeError, match=r"keep_fp32=\['fc'\]"):
+        PrecisionCallback("bf16-mixed", keep_fp32="fc")
+
+
+ONLY_AUTOMATIC = "Automatic gradient (clipping|accumulation) is not supported for manual optimization"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "message"),
+    [
+        (Recipe(optimizers=2), {}, "multiple optimizers is only supported with manual optimization"),
+        (Recipe(manual=True), {"accumulate_grad_batches": 2}, ONLY_AUTOMATIC),
+        (Recipe(manual=True), {"gradient_clip_val": 0.1}, ONLY_AUTOMATIC),
+    ],
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_what_lightning_refuses_is_refused(tmp_path, mode, recipe, options, message) -> None:
+    with pytest.raises(Exception, match=message):
+        fit(tmp_path, PrecisionCallback(mode), make_net(recipe), **options)
+
+
+@pytest.mark.slow
+def test_combinations_on_two_processes(tmp_path):
+    """One start for all: each rank trains every combination through the callback and by Lightning's own plugin."""
+    done = fork_ranks(str(Path(__file__).with_name("precision_ddp_script.py")), str(tmp_path), timeout_s=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for rank in (0, 1) for line in (tmp_path / f"rank{rank}.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * 2 * 7
+    for row in rows:
+        assert row["same"], row
+        assert row["weights_agree"], row
+        if row["mode"] == "16-mixed":
+            assert row["skipped"] == 1, row
+            assert row["sampled"] == (row["rank"] == 0), row
