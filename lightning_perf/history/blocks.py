@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
 from lightning_perf.compare.verdicts.blocks import gate_table
 from lightning_perf.compare.verdicts.gates import GateOutcome
-from lightning_perf.report.labels import count_of
 from lightning_perf.show.blocks import (
     EVERY_ROW,
     Block,
@@ -28,7 +27,15 @@ from lightning_perf.show.blocks import (
 )
 from lightning_perf.show.plots import band, draw_picture, line, points, upright
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_points, format_share
+from lightning_perf.units import (
+    NOT_AVAILABLE,
+    axis_unit,
+    column_format,
+    counted,
+    format_change,
+    format_points,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,7 +89,7 @@ def history_picture(history: History) -> Figure:
     charts = ((Heading(series.name), _trend(series, metric)) for series in shown)
     more = len(history.series) - len(shown)
     head = headline(history) + (f" {more} more series are not drawn." if more else "")
-    figure = draw_picture(chain.from_iterable(charts), head, "compare")
+    figure = draw_picture(chain.from_iterable(charts), head)
     assert figure is not None, "a history has at least one series"
     return figure
 
@@ -118,7 +125,7 @@ def _trend(series: Series, metric: Metric) -> Plot:
     ]
     figures = column_format(metric.unit, [row.high for row in rows])
     texts = [
-        f"{figures.value(row.value)} {figures.unit} ({count_of(row.runs, 'run')})\n"
+        f"{figures.value(row.value)} {figures.unit} ({counted(row.runs, 'run')})\n"
         f"{_row_name(row)}, {day(row.date_unix_s)}\n{row.subject or ''}"
         for row in rows
     ]

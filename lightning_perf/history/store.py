@@ -397,7 +397,7 @@ def _stored(
 @contextmanager
 def _unpacked(path: Path) -> Iterator[Path]:
     """Return the folder of a path; an archive is unpacked to a temporary one, without traces and other large files."""
-    if not path.is_file() or not zipfile.is_zipfile(path):
+    if not path.is_file() or (path.suffix.lower() != ".zip" and not zipfile.is_zipfile(path)):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="lightning_perf_history_") as folder:

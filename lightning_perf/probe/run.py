@@ -122,7 +122,8 @@ def _compiled(task: Task) -> tuple[CompiledTimes | None, str | None]:
     if missing_cpp_compiler() is not None:
         return None, "it needs a C++ compiler: install g++"
     try:
-        return compile_calls(task), None
+        with WorkerProcess(COMPILER, task, path=sys.path, environment=ENVIRONMENT) as process:
+            return process.receive(CompiledTimes, timeout_s=COMPILE_S), None
     except WorkerError as error:
         return None, str(error)
 
@@ -344,6 +345,11 @@ START_S = 120.0
 REPLAY_S = 10.0
 """Longest wait for a replay from a CUDA graph, which usually takes less than a second."""
 
+COMPILER = "lightning_perf.probe.replay.call_graph:main"
+
+COMPILE_S = 600.0
+"""Longest wait for the compiler."""
+
 GRACE_S = 30.0
 """Time that a worker process may take beyond its task's, before it is ended."""
 
@@ -407,14 +413,3 @@ class ProbeWorker:
         with suppress(WorkerError):
             return self._process.receive(Replayed, timeout_s=REPLAY_S).times
         return None
-
-
-COMPILE_S = 600.0
-"""Longest wait for the compiler."""
-
-
-def compile_calls(task: Task) -> CompiledTimes:
-    """Compile the calls of a task in a worker process, and return their times."""
-    target = "lightning_perf.probe.replay.call_graph:main"
-    with WorkerProcess(target, task, path=sys.path, environment=ENVIRONMENT) as process:
-        return process.receive(CompiledTimes, timeout_s=COMPILE_S)

@@ -175,10 +175,8 @@ def read_study(folder: Path) -> Study:
     """
     path = folder / STUDY_NAME
     if not path.exists():
-        raise CompareError(
-            f"{folder}: no study in this folder ({STUDY_NAME} is missing). "
-            "Give the folder of a study, or two or more folders of runs."
-        )
+        problem = f"no study in this folder ({STUDY_NAME} is missing)" if folder.exists() else "no such folder"
+        raise CompareError(f"{folder}: {problem}. Give the folder of a study, or two or more folders of runs.")
     return read_file(path, Study, "is not the definition of a study")
 
 

@@ -34,11 +34,10 @@ from lightning_perf.compare.verdicts.charts import (
     time_boxes,
 )
 from lightning_perf.errors import CompareError
-from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, note, table
 from lightning_perf.show.plots import draw_picture, image, short_name
-from lightning_perf.units import NOT_AVAILABLE, column_format
+from lightning_perf.units import NOT_AVAILABLE, column_format, counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,7 +86,7 @@ def unfair_parts(refusal: Unfair) -> dict[str, Iterable[Block]]:
 def _context(comparison: Comparison) -> Iterator[str]:
     used = {arm.used for arm in comparison.arms}
     if len(used) == 1:
-        yield f"{count_of(used.pop(), 'run')} per arm"
+        yield f"{counted(used.pop(), 'run')} per arm"
     else:
         yield f"runs: {', '.join(f'{arm.used} of {arm.name}' for arm in comparison.arms)}"
     yield "in blocks" if comparison.blocked else "not in blocks"
@@ -156,7 +155,7 @@ class SavedPlots:
 def draw_plots(comparison: Comparison) -> dict[str, Figure]:
     """Draw every plot that the comparison has data for."""
     head = _origin(comparison)
-    drawn = {name: draw_picture(blocks(comparison), head, "compare") for name, blocks in PLOTS.items()}
+    drawn = {name: draw_picture(blocks(comparison), head) for name, blocks in PLOTS.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 

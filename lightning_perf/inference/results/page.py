@@ -20,7 +20,6 @@ from lightning_perf.inference.results.blocks import (
     tradeoff_table,
 )
 from lightning_perf.lazy_imports import import_extra
-from lightning_perf.report.labels import count_of
 from lightning_perf.show.blocks import (
     EVERY_ROW,
     Block,
@@ -37,6 +36,7 @@ from lightning_perf.show.blocks import (
 )
 from lightning_perf.show.plots import bars, drawing, hide_frame, names_axis, new_figure, short_name
 from lightning_perf.units import (
+    counted,
     format_bandwidth,
     format_bytes,
     format_count,
@@ -168,7 +168,7 @@ def _forward_pass(tradeoff: Tradeoff, count: Count) -> Iterator[Block]:
     yield Figures(tuple(figures))
     lacking = len(count.uncounted)
     if lacking:
-        layers = count_of(lacking, "layer")
+        layers = counted(lacking, "layer")
         yield Line(f"FLOPs are too low, because no formula is known for operators in {layers}.", "warning")
 
 

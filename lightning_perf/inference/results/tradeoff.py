@@ -11,8 +11,8 @@ from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, Pl
 from lightning_perf.inference.counting.document import Count, Peaks, Roofline
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Accuracy, Effort, Latency
-from lightning_perf.report.labels import count_of
 from lightning_perf.statistics.values import Estimate
+from lightning_perf.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,7 +154,7 @@ class Cell(Struct, frozen=True):
     @property
     def conditions(self) -> str:
         """Batch size and number of threads, as text."""
-        return f"batch {self.batch}, {count_of(self.threads, 'thread')}"
+        return f"batch {self.batch}, {counted(self.threads, 'thread')}"
 
 
 class Recommendation(Struct, frozen=True):

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.run_record import device_health
 from lightning_perf.callbacks.run_record.device_health import MAX_SAMPLES, PROCESSES_EVERY, DeviceHealth
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
@@ -361,8 +360,7 @@ def test_a_throttled_run_is_invalid_from_the_trainer_to_the_exit_code(
 
 
 def test_another_rank_watches_its_own_gpu_and_leaves_no_record(nvml: FakeNvml, tmp_path: Path) -> None:
-    fit = context(device="cuda:1", rank=1, world_size=2, gpu_uuids=lambda: ["GPU-2"])
-    record = LoopRecord(fit.loop, tmp_path, ErrorReporter())
+    record = LoopRecord(context(tmp_path, device="cuda:1", rank=1, world_size=2, gpu_uuids=lambda: ["GPU-2"]))
     for batch in range(3):
         record.on_batch_start(None, batch)
     assert record.idle == ("on_batch_start",)
