@@ -4,7 +4,9 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,41 +103,37 @@ def test_reports_work_without_torch(tmp_path: Path) -> None:
     assert run(without(HEAVY, USE, error=ImportError), TRACE, str(tmp_path)) == "done"
 
 
-@pytest.mark.parametrize("top", [1, 8])
-def test_a_report_shows_what_the_command_shows(top: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def same_as(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Check that the methods of a document show the same as a command, which writes the same files."""
+
+    def check(document: Any, *command: str, title: str | None = None, **shown: int) -> None:
+        page, text, written = (str(tmp_path / name) for name in ("command.html", "command.md", "method.html"))
+        assert main([*command, "--html", page, "--markdown", text]) == 0
+        assert printed(document, **shown) == capsys.readouterr().out
+        assert document.to_markdown(**shown) == Path(text).read_text(encoding="utf-8")
+        document.write_html(written, title=title)
+        assert same_page(Path(written), Path(page))
+        assert main([*command, "--json"]) == 0
+        assert document.to_json() == capsys.readouterr().out
+        assert type(document).from_json(document.to_json()) == document
+
+    return check
+
+
+def test_reports_and_diffs_show_what_the_commands_show(same_as: Callable[..., None]) -> None:
     report = lightning_perf.analyze(TRACE)
-    assert main(["analyze", TRACE, "--top", str(top), "--html", str(tmp_path / "command.html")]) == 0
-    assert printed(report, top=top) == capsys.readouterr().out
-    report.write_html(tmp_path / "method.html")
-    assert same_page(tmp_path / "method.html", tmp_path / "command.html")
-    assert main(["analyze", TRACE, "--json"]) == 0
-    assert report.to_json() == capsys.readouterr().out
-
-
-def test_a_diff_shows_what_the_command_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compared = lightning_perf.analyze(TRACE).diff(lightning_perf.analyze(OTHER))
-    assert main(["diff", TRACE, OTHER, "--html", str(tmp_path / "command.html")]) == 0
-    assert printed(compared) == capsys.readouterr().out
-    compared.write_html(tmp_path / "method.html")
-    assert same_page(tmp_path / "method.html", tmp_path / "command.html")
-    assert main(["diff", TRACE, OTHER, "--json"]) == 0
-    assert compared.to_json() == capsys.readouterr().out
-    assert Compared.from_json(compared.to_json()) == compared
+    for top in (1, 8):
+        same_as(report, "analyze", TRACE, "--top", str(top), top=top)
+    same_as(report.diff(lightning_perf.analyze(OTHER)), "diff", TRACE, OTHER)
 
 
 def test_a_comparison_shows_what_the_command_shows(
-    arms: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arms: dict[str, str], tmp_path: Path, same_as: Callable[..., None]
 ) -> None:
     comparison = lightning_perf.compare_runs(arms, Settings(treatment=("precision",)))
-    command = ["compare", *(f"{name}={path}" for name, path in arms.items()), "--treatment", "precision"]
-    assert main([*command, "--markdown", str(tmp_path / "command.md")]) == 0
-    assert printed(comparison) == capsys.readouterr().out
-    assert comparison.to_markdown() == (tmp_path / "command.md").read_text(encoding="utf-8")
-    assert main([*command, "--json", "--html", str(tmp_path / "command.html")]) == 0
-    assert comparison.to_json() == capsys.readouterr().out
-    comparison.write_html(tmp_path / "method.html", title=" and ".join(command[1:3]))
-    assert same_page(tmp_path / "method.html", tmp_path / "command.html")
-    assert Comparison.from_json(comparison.to_json()) == comparison
+    given = [f"{name}={path}" for name, path in arms.items()]
+    same_as(comparison, "compare", *given, "--treatment", "precision", title=" and ".join(given))
     comparison.write_html(tmp_path / "untitled.html")
     assert "<title>fp32 and amp" in (tmp_path / "untitled.html").read_text(encoding="utf-8")
 

@@ -39,9 +39,7 @@ def test_bad_input_is_a_message_and_code_2(arguments, said, capsys):
     ("option", "value", "said"),
     [
         ("--shape", "1,x", "--shape"),
-        ("--batch-sizes", "0", "--batch-sizes"),
         ("--max-latency-ms", "0", "--max-latency-ms"),
-        ("--max-accuracy-drop", "1", "--max-accuracy-drop"),
         ("--plot", "plot.bogus", "plots are written as .png, .svg or .pdf"),
     ],
 )

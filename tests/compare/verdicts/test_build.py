@@ -14,15 +14,26 @@ from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import AMP_MS, BASE_MS, write_levels, write_run
 
 
+def only(comparison):
+    """Return the only candidate of a comparison."""
+    (candidate,) = comparison.candidates
+    return candidate
+
+
 def test_blocked_runs_are_compared_in_pairs_as_scipy_does(arms):
     comparison = compare_arms(arms(train__precision="16-mixed"))
     assert comparison.blocked
-    result = comparison.candidates[0].metric("step_time")
+    result = only(comparison).metric("step_time")
     theirs = stats.ttest_rel(np.log(AMP_MS), np.log(BASE_MS)).confidence_interval(0.95)
     assert (result.estimate.low, result.estimate.high) == pytest.approx(np.exp([theirs.low, theirs.high]), rel=1e-6)
     assert result.exact.p == pytest.approx(2 / 2**6)
-    assert comparison.candidates[0].verdict.kind.value == "faster"
-    assert [row.fact for row in comparison.candidates[0].differences] == ["train.precision"]
+    assert only(comparison).verdict.kind.value == "faster"
+    assert [row.fact for row in only(comparison).differences] == ["train.precision"]
+
+
+def test_a_block_with_a_run_missing_is_left_out_whole(arms):
+    comparison = compare_arms(arms(BASE_MS, AMP_MS[:5]))
+    assert (comparison.blocked, only(comparison).metric("step_time").estimate.n) == (True, 5)
 
 
 @pytest.mark.parametrize("count", [6, 4])
@@ -45,27 +56,17 @@ def test_runs_apart_are_compared_as_two_samples_and_the_note_warns_of_drift(arms
     assert any("not from the blocks of one study" in note for note in comparison.notes)
 
 
-def test_a_block_with_a_run_missing_is_left_out_whole(arms):
-    comparison = compare_arms(arms(BASE_MS, AMP_MS[:5]))
-    assert comparison.blocked
-    assert comparison.candidates[0].metric("step_time").estimate.n == 5
-
-
 def test_one_run_an_arm_gives_a_change_and_a_reason_and_no_interval(arms):
     comparison = compare_arms(arms((100.0,), (94.0,)))
-    for result in comparison.candidates[0].metrics:
-        assert result.estimate.low is None
-        assert result.estimate.high is None
+    candidate = only(comparison)
+    for result in candidate.metrics:
+        assert (result.estimate.low, result.estimate.high, result.detectable) == (None, None, None)
         assert result.estimate.reason == "one pair of runs does not tell the spread"
-        assert result.detectable is None
-    assert comparison.candidates[0].metric("step_time").estimate.value == pytest.approx(0.94)
-    assert comparison.candidates[0].verdict.kind.value == "inconclusive"
-    assert comparison.candidates[0].accuracy.lower_bound is None
-    assert comparison.drift.change.value is None
-    assert comparison.drift.change.reason
-    for spread in (comparison.candidates[0].time_spread, comparison.candidates[0].accuracy_spread):
-        assert spread.ratio.value is None
-        assert spread.reason
+    assert candidate.metric("step_time").estimate.value == pytest.approx(0.94)
+    assert (candidate.verdict.kind.value, candidate.accuracy.lower_bound) == ("inconclusive", None)
+    for estimate in (comparison.drift.change, candidate.time_spread.ratio, candidate.accuracy_spread.ratio):
+        assert estimate.value is None
+        assert estimate.reason
 
 
 @pytest.mark.parametrize("blocked", [True, False])
