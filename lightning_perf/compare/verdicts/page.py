@@ -63,7 +63,7 @@ def comparison_parts(comparison: Comparison) -> dict[str, Iterable[Block]]:
 def unfair_parts(refusal: Unfair) -> dict[str, Iterable[Block]]:
     """Return the blocks of a refusal's page."""
     rows = ((row.fact, row.arm, ", ".join(row.baseline), ", ".join(row.candidate)) for row in refusal.rows)
-    heads = ("fact", "candidate", refusal.baseline, "candidate's value")
+    heads = ("fact", "candidate", f"value of {refusal.baseline}", "value of the candidate")
     title = "Differences beyond the setting being tested"
     return {
         "refusal": [
@@ -100,7 +100,7 @@ def _differences(comparison: Comparison) -> Table:
         for candidate in comparison.candidates
         for row in candidate.differences
     )
-    heads = ("fact", "candidate", comparison.baseline, "candidate's value", "allowed as")
+    heads = ("fact", "candidate", f"value of {comparison.baseline}", "value of the candidate", "allowed as")
     title = "Differences between the arms, all of them declared"
     return table(heads, rows, title, "code name text text text", definition="fair-comparison")
 
