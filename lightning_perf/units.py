@@ -150,6 +150,16 @@ def format_count(count: float | None) -> str:
     return with_minus(f"{count:,.0f}") if float(count).is_integer() else _grouped(count)
 
 
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "launch", "launches"), counted(1541, "launch", "launches"), counted(2.5, "kernel")
+        ('1 launch', '1,541 launches', '2.50 kernels')
+    """
+    return f"{format_count(number)} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def format_share(share: float | None) -> str:
     """Format a share as a percentage. A tiny share never reads 0 %, and an incomplete one never reads 100 %.
 

@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,30 @@ def seeds_of_lightning_stay_in_their_test(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         monkeypatch.setenv(name, "")  # so that it is put back, or removed, after the test
         monkeypatch.delenv(name)
+
+
+@pytest.hookimpl(trylast=True)  # pytest's own order keeps the tests of a fixture together
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of slow tests, so that none of them runs alone at the end.
+
+    pytest-xdist gives each worker an equal slice of the list: each begins with some of these files.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    files = {path: [item for item in items if item.path == path] for path in sorted(slow)}
+    others = iter([item for item in items if item.path not in slow])
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    first = [[item for path in list(files)[worker::workers] for item in files[path]] for worker in range(workers)]
+    ordered: list[pytest.Item] = []
+    for worker, own in enumerate(first):
+        size = (len(items) - len(ordered)) // (workers - worker)
+        ordered += [*own, *islice(others, max(size - len(own), 0))]
+    items[:] = [*ordered, *others]
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at the objects of libraries and of thousands of tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure() -> None:

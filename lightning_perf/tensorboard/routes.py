@@ -174,14 +174,6 @@ def answer_data(
     return response
 
 
-def answer_redirect(address: str) -> Response:
-    """Redirect to another address, relative to the requested one."""
-    response = Response(status=302, headers={**_HEADERS, "Content-Security-Policy": PAGE_POLICY, "Location": address})
-    response.content_type = "text/plain; charset=utf-8"
-    response.autocorrect_location_header = False
-    return response
-
-
 def answer_stream(stream: BinaryIO, name: str) -> Response:
     """Answer with the contents of a file, in parts, and close it. Bytes added during the answer are left out."""
     size_bytes = stream.seek(0, os.SEEK_END)
@@ -307,7 +299,10 @@ class Routes:
         name = _rest(request, "/perfetto/")
         if name == "index.html" and "testing" not in request.args:
             # Without this it contacts its developers' server and an analytics service. The browser keeps the fragment.
-            return answer_redirect("index.html?testing=1")
+            headers = {**_HEADERS, "Content-Security-Policy": PAGE_POLICY, "Location": "index.html?testing=1"}
+            response = Response(status=302, headers=headers, content_type="text/plain; charset=utf-8")
+            response.autocorrect_location_header = False
+            return response
         if not perfetto_assets():
             reason = "This file does not exist. The timeline needs Perfetto's UI."
             raise RefusalError(404, f"{reason} Install it with: {install_command('view')}")
@@ -382,9 +377,10 @@ class Routes:
                 return _progress(request, answer)
             if isinstance(answer, Done):
                 return answer_data(request, answer.data, "application/json")
+            failed = answer
             if all(isinstance(path, Path) and path.exists() for path in made):
                 break  # otherwise a report was damaged and is removed, so make it again
-        raise RefusalError(answer.status, answer.message)
+        raise RefusalError(failed.status, failed.message)
 
     def trace(self, request: Request) -> Response:
         """Answer with a trace file, unchanged."""

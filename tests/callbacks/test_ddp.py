@@ -50,7 +50,7 @@ def report_in(folder: Path) -> PerfReport:
     [(PACKAGES[0], "ddp"), (PACKAGES[1], "ddp_spawn"), (PACKAGES[0], "ddp_notebook")],
 )
 def test_every_rank_leaves_as_many_windows_in_one_folder(tmp_path: Path, name: str, strategy: str) -> None:
-    # Lightning's own launcher starts the ranks that fail below.
+    # Lightning's own launcher starts the rank that dies below.
     done = fork_ranks(SCRIPT, name, "ddp", str(tmp_path)) if strategy == "ddp" else launch(name, strategy, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PerfCallback:" not in done.stderr
@@ -78,7 +78,7 @@ def test_every_rank_leaves_as_many_windows_in_one_folder(tmp_path: Path, name: s
 
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_the_run_as_without_the_callback(tmp_path: Path) -> None:
-    done = launch(PACKAGES[0], "ddp", tmp_path, "fail")
+    done = fork_ranks(SCRIPT, PACKAGES[0], "ddp", str(tmp_path), "fail")
     assert done.returncode != 0
     assert "rank 1 fails" in done.stderr
     rank_1 = [file for file in trace_files(tmp_path) if file.name.startswith("rank1.")]

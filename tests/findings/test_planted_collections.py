@@ -76,12 +76,9 @@ def fit(folder: Path, *, objects: int, made: int, freeze: bool = False, cycles: 
         on_train_start=on_train_start, training_step=training_step, on_train_end=on_train_end, kept=[], made=[]
     )
     callback = PerfCallback(report="none", dirpath=folder / "perf")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Lightning's advice on so small a training
-            make_trainer(folder, callback, max_epochs=1).fit(module, loader(STEPS))
-    finally:
-        gc.unfreeze()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning's advice on so small a training
+        make_trainer(folder, callback, max_epochs=1).fit(module, loader(STEPS))
     return lightning_perf.analyze(folder / "perf"), module
 
 

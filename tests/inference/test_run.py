@@ -17,6 +17,7 @@ from lightning_perf.inference.results.tradeoff import ColdStart, Reload, Tradeof
 from lightning_perf.inference.run import Campaign, save_document
 from lightning_perf.inference.variants.variant import parse_variants
 from tests.inference.support import CPU, InPlace, Random, Tiny, row, tradeoff
+from tests.support.processes import fork_workers
 
 PICTURES = torch.zeros(2, 1, 8, 8)
 QUICK = Effort(seconds=0.02, rounds=6, warmup=1, rewarm=1)
@@ -42,7 +43,9 @@ def measured(tmp_path_factory):
         out=out,
         max_accuracy_drop_points=0,
     )
-    return measure_variants(Tiny(), validation=data(), options=options), out
+    with pytest.MonkeyPatch.context() as patch:
+        fork_workers(patch)
+        return measure_variants(Tiny(), validation=data(), options=options), out
 
 
 def test_rows_come_in_order_and_failures_have_reasons(measured):

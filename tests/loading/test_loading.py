@@ -313,10 +313,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("transfer_ms", "workers", "limit"), [(3, 0, "too few workers"), (5, 0, "transfer")])
 def test_a_transfer_that_is_longer_than_loading_gets_no_workers(transfer_ms: int, workers: int, limit: str) -> None:
-    stages = [StageTime("collate", 4 * MS), StageTime("transfer between processes", transfer_ms * MS)]
-    report = judge_loading(
-        name="", stages=stages, batches=10, samples=80, cpu_ns=4 * MS, batch_bytes=100, workers=workers, cores=2,
-        step_ms=10,
-    )  # fmt: skip
+    stages = (StageTime("collate", 4 * MS), StageTime("transfer between processes", transfer_ms * MS))
+    report = judged(stages=stages, cpu_ns=4 * MS, workers=workers, cores=2, step_ms=10)
     assert report.limit == limit
     assert ("Leave num_workers=0" in report.advice) == (limit == "transfer")

@@ -22,7 +22,9 @@ OPTIONS = {"resultTypes": ["violations"], "rules": {"target-size": {"enabled": T
 
 def violations(page: Any) -> list[str]:
     """The findings of axe: rule, element and reason."""
-    found = Axe().run(page, options=OPTIONS).response["violations"]
+    if not page.evaluate("'axe' in globalThis"):
+        page.evaluate(Axe().axe_script)
+    found = page.evaluate("async (options) => (await axe.run(options)).violations", OPTIONS)
     return [
         f"{rule['id']}: {node['html'][:120]} ({node['failureSummary'].splitlines()[-1].strip()[:120]})"
         for rule in found

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from multiprocessing import reduction
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,17 +33,6 @@ PRELOADED = ["lightning.pytorch", "pytorch_lightning", "lightning_perf.callbacks
 """Packages that take seconds to import: the server that forks the ranks imports them once."""
 
 
-def _run_forked(script: str, arguments: tuple[str, ...], folder: str, variables: dict[str, str], output: str) -> None:
-    os.setsid()
-    os.chdir(folder)
-    for number in (1, 2):
-        os.dup2(os.open(f"{output}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    os.environ.update(variables)
-    sys.path[:0] = variables["PYTHONPATH"].split(os.pathsep)
-    sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
-
-
 def fork_ranks(
     script: str, *arguments: str, ranks: int = 2, timeout_s: float = 120, variables: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -51,8 +41,6 @@ def fork_ranks(
     ``{rank}`` in a variable stands for the rank. The answer joins the outputs of the ranks. With one rank and no
     variables, the script may start further ones.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
@@ -60,56 +48,57 @@ def fork_ranks(
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     numbered = {"LOCAL_RANK": "{rank}", "RANK": "{rank}", "WORLD_SIZE": str(ranks)}
     variables = {"PYTHONPATH": path, **common, **(numbered if variables is None else variables)}
-    with tempfile.TemporaryDirectory() as logs:
+    with ExitStack() as opened:
+        files = [[opened.enter_context(tempfile.TemporaryFile()) for _ in range(2)] for _ in range(ranks)]
         started = []
-        for rank in range(ranks):
-            own = {name: value.replace("{rank}", str(rank)) for name, value in variables.items()}
-            process = context.Process(
-                target=_run_forked, args=(script, arguments, str(Path.cwd()), own, f"{logs}/{rank}")
-            )
-            process.start()
-            started.append(process)
-        until = time.monotonic() + timeout_s
+        for rank, (stdout, stderr) in enumerate(files):
+            own = os.environ | {name: value.replace("{rank}", str(rank)) for name, value in variables.items()}
+            started.append(Forked([script, *arguments], env=own, stdout=stdout, stderr=stderr))
+        end = time.monotonic() + timeout_s
         for process in started:
-            process.join(max(until - time.monotonic(), 0))
-        late = [process for process in started if process.exitcode is None]
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(end - time.monotonic(), 0))
+        late = [process for process in started if process.poll() is None]
         for process in late:
-            assert process.pid is not None
             os.killpg(process.pid, signal.SIGKILL)  # with what it has started
-            process.join()
-        output, errors = ("".join(path.read_text() for path in sorted(Path(logs).glob(f"*.{n}"))) for n in (1, 2))
+            process.wait()
+        output, errors = ("".join(map(_content, streams)) for streams in zip(*files, strict=True))
     if late:
         pytest.fail(f"{len(late)} of {ranks} processes did not end\n{output}\n{errors}")
-    code = next((process.exitcode for process in started if process.exitcode), 0)
+    code = next((process.returncode for process in started if process.returncode), 0)
     return subprocess.CompletedProcess([script, *arguments], code, output, errors)
 
 
+def _content(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode()
+
+
 class Forked:
-    """Stands in for `subprocess.Popen` where this interpreter runs a module: forked, without the seconds of imports."""
+    """Stands in for `subprocess.Popen` where Python runs a script or a module: forked, without the seconds of imports.
+
+    Args:
+        command: A script or ``-m`` and a module, then arguments. Words before ``-m`` are skipped.
+    """
 
     def __init__(
         self,
         command: Sequence[str],
         *,
         env: Mapping[str, str],
-        cwd: str | None = None,
         stdout: IO[bytes],
+        stderr: IO[bytes] | int = subprocess.STDOUT,
+        cwd: str | None = None,
         pass_fds: Sequence[int] = (),
         **_: Any,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        module = command.index("-m")
+        streams = [stdout.fileno(), stdout.fileno() if isinstance(stderr, int) else stderr.fileno()]
         self.returncode: int | None = None
         self._process = context.Process(
-            target=_run_module,
-            args=(
-                list(command[module + 1 :]),
-                cwd or str(Path.cwd()),
-                dict(env),
-                _Kept(stdout.fileno()),
-                _Kept(*pass_fds),
-            ),
+            target=_run_python,
+            args=(list(command), cwd or str(Path.cwd()), dict(env), _Kept(*streams), _Kept(*pass_fds)),
         )
         self._process.start()
         assert self._process.pid is not None
@@ -143,23 +132,37 @@ class _Kept:
         return _received, tuple((number, reduction.DupFd(number)) for number in self.numbers)
 
 
-def _received(*descriptors: tuple[int, Any]) -> dict[int, int]:
-    return {number: copy.detach() for number, copy in descriptors}
+def _received(*descriptors: tuple[int, Any]) -> list[tuple[int, int]]:
+    return [(number, copy.detach()) for number, copy in descriptors]
 
 
-def _run_module(
-    command: list[str], folder: str, variables: dict[str, str], output: dict[int, int], passed: dict[int, int]
+def _run_python(
+    command: list[str],
+    folder: str,
+    variables: dict[str, str],
+    streams: list[tuple[int, int]],
+    passed: list[tuple[int, int]],
 ) -> None:
+    multiprocessing.set_start_method(None, force=True)  # the system's own, not that of this process
     os.setsid()
     os.chdir(folder)
-    for number in (1, 2):
-        os.dup2(next(iter(output.values())), number)
+    for number, (_, new) in enumerate(streams, start=1):
+        os.dup2(new, number)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(variables)
-    sys.path[:0] = variables.get("PYTHONPATH", "").split(os.pathsep)
-    renamed = {str(number): str(new) for number, new in passed.items()}
-    sys.argv = [renamed.get(word, word) for word in command]
-    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    is_module = "-m" in command
+    script, *arguments = command[command.index("-m") + 1 :] if is_module else command
+    renamed = {str(number): str(new) for number, new in passed}
+    sys.argv = [script, *(renamed.get(word, word) for word in arguments)]
+    # What Python itself would search: not the path of the process that asked for this one.
+    installed = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]
+    first = folder if is_module else str(Path(script).absolute().parent)
+    sys.path[:] = [first, *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep)), *installed]
+    if is_module:
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(script, run_name="__main__")
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0) -> None:

@@ -1,7 +1,6 @@
 """Scripts as they are, in processes of their own, up to their first fit; and the calls that made its objects."""
 
 import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -16,6 +15,7 @@ from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.script import Calls
 from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.workers.script import Script
+from tests.support.processes import fork_ranks, fork_workers
 from tests.tune.trainings import Pictures
 
 TRAIN = """
@@ -30,11 +30,11 @@ TRAIN = """
 
     class Pictures(torch.utils.data.Dataset):
         def __len__(self):
-            return 2048
+            return 512
 
         def __getitem__(self, index):
             time.sleep({decode_s})
-            return torch.full((2, 4, 4), index / 2048), index % 2
+            return torch.full((2, 4, 4), index / 512), index % 2
 
     class Net(pl.LightningModule):
         def __init__(self):
@@ -91,6 +91,11 @@ def train(tmp_path):
     return str(tmp_path / "train.py")
 
 
+@pytest.fixture(autouse=True)
+def _forked(monkeypatch):
+    fork_workers(monkeypatch)
+
+
 def start(tmp_path, monkeypatch, words, seed=0, *, scout=False):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work").mkdir(exist_ok=True)
@@ -135,11 +140,26 @@ def test_seeds_of_the_tuning_shift_those_of_the_script(train, tmp_path, monkeypa
             "print('no config', *'abc', sep='\\n')\nexit('usage')",
             "own.py exited with usage before its training began. Its last lines: no config | a | b | c",
         ),
+        (
+            """
+                import torch
+
+                weight = torch.ones(1, requires_grad=True)
+                optimizer = torch.optim.SGD([weight], 0.1)
+                while True:
+                    try:
+                        weight.sum().backward()
+                        optimizer.step()
+                    except BaseException:
+                        print("swallowed")
+            """,
+            "own.py trains in a loop of its own. Only a Trainer of Lightning or Hugging Face can be tuned",
+        ),
         ("open('/no/such')", "own.py failed before its training began (FileNotFoundError: [Errno 2] No such"),
     ],
 )
 def test_a_script_that_does_not_fit_says_why(source, said, tmp_path, monkeypatch):
-    (tmp_path / "own.py").write_text(source)
+    (tmp_path / "own.py").write_text(textwrap.dedent(source))
     with (
         pytest.raises(NoFitError, match=r".*") as error,
         trial_errors(),
@@ -147,6 +167,30 @@ def test_a_script_that_does_not_fit_says_why(source, said, tmp_path, monkeypatch
     ):
         worker.receive(Ready, timeout_s=300)
     assert str(error.value).startswith(said)
+
+
+LR_FIND = """
+    import lightning.pytorch as pl
+    import torch
+    from lightning.pytorch.demos.boring_classes import BoringModel
+    from lightning.pytorch.tuner import Tuner
+
+    class Net(BoringModel):
+        lr = 0.1
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), self.lr)
+
+    trainer, net = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False), Net()
+    Tuner(trainer).lr_find(net, num_training=150)
+    trainer.fit(net)
+"""
+
+
+def test_a_search_for_the_learning_rate_is_no_loop_of_the_script(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(textwrap.dedent(LR_FIND))
+    with start(tmp_path, monkeypatch, ["own.py"]) as worker:
+        assert worker.receive(Ready, timeout_s=300) == Ready()
 
 
 def make(data):
@@ -193,4 +237,4 @@ def test_a_slow_setting_of_a_script_becomes_a_patch_that_applies(train, tmp_path
     assert result.losses.changed == pytest.approx(result.losses.unchanged, rel=1e-3)
     subprocess.run(["git", "apply", "-"], input=result.diff.encode(), cwd=tmp_path, check=True)
     assert "loader = DataLoader(Pictures(), batch_size=4, shuffle=True, num_workers=2," in path.read_text()
-    subprocess.run([sys.executable, "train.py", "--epochs", "1"], cwd=tmp_path, check=True)
+    assert fork_ranks("train.py", "--epochs", "1", ranks=1).returncode == 0

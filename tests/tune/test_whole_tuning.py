@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.result import Outcome, TuneResult
 from lightning_perf.tune.settings import TuneSettings
-from tests.support.processes import dies
+from tests.support.processes import Forked, dies, fork_workers, until
 
 
 def children_of(root):
@@ -33,11 +32,9 @@ def test_ctrl_c_leaves_no_processes(tmp_path):
     command = [sys.executable, "-m", "lightning_perf", "tune", "tests.tune.trainings:hanging", "--levers", "precision"]
     with (tmp_path / "said").open("w") as said:
         tuner = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-    until = time.monotonic() + 120
-    workers = set()
-    while len(workers) < 2 and time.monotonic() < until and tuner.poll() is None:
-        time.sleep(0.2)  # the trial and its DataLoader worker
-        workers = children_of(tuner.pid)
+    # The trial and its DataLoader worker.
+    until(lambda: len(children_of(tuner.pid)) >= 2 or tuner.poll() is not None, 120)
+    workers = children_of(tuner.pid)
     assert len(workers) >= 2, (tmp_path / "said").read_text()
     tuner.send_signal(signal.SIGINT)
     assert tuner.wait(30) == 130
@@ -49,6 +46,7 @@ def test_a_real_tuning_finds_what_is_planted(tmp_path, monkeypatch):
     """The trials import the training from a folder that only the tuner's process searches."""
     (tmp_path / "in_a_script_folder.py").write_text("from tests.tune.trainings import planted\n")
     monkeypatch.syspath_prepend(tmp_path)
+    fork_workers(monkeypatch)
     settings = TuneSettings(levers=("channels-last",), rounds=6, window_s=0.1, minutes=14)
     result = run_campaign("in_a_script_folder:planted", settings, print)
     (trial,) = result.trials
@@ -61,20 +59,19 @@ def test_a_real_tuning_finds_what_is_planted(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_tuning_resumes_after_ctrl_c(tmp_path):
-    command = [sys.executable, "-m", "lightning_perf", "tune", "tests.tune.trainings:planted", "-o", str(tmp_path)]
+    command = ["-m", "tests.support.forked_cli", "tune", "tests.tune.trainings:planted", "-o", str(tmp_path)]
     command += ["--levers", "channels-last,fused-optimizer", "--rounds", "6", "--window", "0.1"]
-    with (tmp_path / "said").open("w") as said:
-        tuner = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-    until = time.monotonic() + 300
-    while "slower" not in (tmp_path / "said").read_text() and time.monotonic() < until and tuner.poll() is None:
-        time.sleep(0.2)
-    tuner.send_signal(signal.SIGINT)
-    assert tuner.wait(30) == 130, (tmp_path / "said").read_text()
-    assert "to resume, run the same command again" in (tmp_path / "said").read_text()
-    first = TuneResult.load(tmp_path / "tune.json")
-    assert first.interrupted
-    assert first.open_levers == ("fused-optimizer",)
-    assert subprocess.run(command, check=False, timeout=600).returncode == 0
+    with (tmp_path / "said").open("w+b") as said:
+        tuner = Forked(command, env=os.environ, stdout=said)
+        until(lambda: (tmp_path / "tune.json").exists() or tuner.poll() is not None, 300)
+        os.kill(tuner.pid, signal.SIGINT)
+        assert tuner.wait(30) == 130, (tmp_path / "said").read_text()
+        assert "to resume, run the same command again" in (tmp_path / "said").read_text()
+        first = TuneResult.load(tmp_path / "tune.json")
+        assert first.interrupted
+        (decided,) = [trial for trial in first.trials if trial.measured is not None]
+        assert {decided.lever, *first.open_levers} == {"channels-last", "fused-optimizer"}
+        assert Forked(command, env=os.environ, stdout=said).wait(300) == 0
     second = TuneResult.load(tmp_path / "tune.json")
-    assert second.trials[0] == first.trials[0]
-    assert (second.trials[1].lever, second.open_levers) == ("fused-optimizer", ())
+    assert decided in second.trials
+    assert (len(second.trials), second.open_levers) == (2, ())

@@ -203,7 +203,7 @@ class SlurmEngine:
             executor.update_parameters(name="lightning-perf-study", **self._parameters)
         except (RuntimeError, ValueError, TypeError, NameError) as error:
             raise CompareError(
-                f"SLURM cannot be used: {_summary(error)}. Run the study on a machine of the cluster, and check --slurm."
+                f"SLURM cannot be used: {_summary(error)}. Use a machine of the cluster, and check --slurm."
             ) from error
         return executor
 

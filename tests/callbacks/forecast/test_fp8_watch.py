@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from lightning_perf.callbacks.forecast.fp8_watch import fp8_layers
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.numerics.samples import FP8
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer
-from tests.support.markdown import ROOT
+from tests.support.processes import fork_ranks
 
 SCRIPT = """
 import json, sys, warnings
@@ -70,14 +68,8 @@ print(json.dumps([same, flushed(seen["inputs"], torch.float8_e4m3fn), flushed(in
 
 def test_torchao_by_its_own_casts(tmp_path):
     """In a process of its own: torchao warns when it is imported."""
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
+    (tmp_path / "script.py").write_text(SCRIPT)
+    run = fork_ranks(str(tmp_path / "script.py"), str(tmp_path), ranks=1, timeout_s=280)
     if "No module named 'torchao'" in run.stderr:
         pytest.skip("torchao is not installed")
     assert run.returncode == 0, run.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from lightning_perf import PerfCallback
 from lightning_perf.callbacks.steps.hang_watch import HangWatch
 from lightning_perf.run_files.hangs import HANGS, HangReport, open_hangs, stacks_path
 from tests.callbacks.training import Points, context, make_module, make_trainer
+from tests.support.processes import fork_ranks
 
 
 def watch(folder: Path, after_s: float, counts: list[int]) -> HangWatch:
@@ -67,23 +67,20 @@ def test_the_stack_is_saved_while_an_extension_holds_the_lock_of_python(tmp_path
 
 
 def test_a_forked_child_can_end_while_the_timer_is_set(tmp_path: Path) -> None:
-    script = f"""
+    script = tmp_path / "script.py"
+    text = f"""
 import os, pathlib, sys
 from tests.callbacks.steps.test_hang_watch import watch
 watch(pathlib.Path({str(tmp_path)!r}), 60, [0]).open()
 child = os.fork()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 7)
 """
-    assert subprocess.run([sys.executable, "-c", script], timeout=100, check=False).returncode == 7
+    script.write_text(text)
+    assert fork_ranks(str(script), ranks=1, timeout_s=100).returncode == 7
 
 
-class Sticking(Points):
-    """Points of which one takes long."""
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 30:
-            time.sleep(2)
-        return super().__getitem__(index)
+def stick(index: int) -> None:
+    time.sleep(2 if index == 30 else 0)
 
 
 @pytest.mark.parametrize("case", ["worker", "hook", "healthy"])
@@ -91,7 +88,7 @@ def test_a_training(case: str, tmp_path: Path) -> None:
     def on_train_batch_end(module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         time.sleep(2 if case == "hook" and batch_idx == 9 else 0.01)
 
-    dataset = (Sticking if case == "worker" else Points)(60)
+    dataset = Points(60, stick if case == "worker" else int)
     after_s = 60 if case == "healthy" else 1
     trainer = make_trainer(
         tmp_path, PerfCallback(hang_after=after_s, dirpath=tmp_path / "perf", report="none", probe=False), max_epochs=1

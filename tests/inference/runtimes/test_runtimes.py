@@ -1,6 +1,5 @@
 """Every runtime at once: outputs of the module, any batch size, reasons instead of errors."""
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from lightning_perf.inference.runtimes.inductor import compiled_call
 from lightning_perf.inference.runtimes.registry import RUNTIMES, find_runtime
 from lightning_perf.inference.variants.variant import default_variants
 from tests.inference.support import CPU, pictures, plain_network, residual_network, subject_of, trained_network
+from tests.support.processes import fork_ranks
 
 # Largest difference relative to the largest output. float32: another order of sums. bfloat16 has 8 bits.
 FLOATS = {
@@ -26,8 +26,6 @@ FLOATS = {
     "openvino": 1e-5,
     "bf16": 0.03,
 }
-
-ROOT = Path(__file__).parents[3]
 
 
 def usable(name: str) -> Runtime:
@@ -192,16 +190,16 @@ def test_int8_of_linear_layers(name, tmp_path):
     assert call(inputs[:1]).shape == (1, 3)
 
 
-def run_fresh(program: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 HEAVY = {"onnx", "onnxscript", "onnxruntime", "openvino", "torchao", "tensorrt", "torch._inductor.compile_fx"}
 """Modules that importing the registry must not load."""
+
+
+def run_fresh(program: str, folder: Path) -> str:
+    """Run a program in a process that has imported torch, and neither these tests nor a runtime."""
+    (folder / "program.py").write_text(program)
+    done = fork_ranks(str(folder / "program.py"), str(folder), ranks=1)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_a_fresh_process_gives_the_same_outputs(tmp_path):

@@ -14,6 +14,7 @@ from lightning_perf.tune.patches.origins import find_origins, parse_file
 from lightning_perf.tune.patches.patch import READERS, find_patch
 from lightning_perf.tune.patches.project_copy import run_in_copy, write_copy
 from lightning_perf.workers.script import Script
+from tests.support.processes import fork_workers
 from tests.tune.patches.test_patch import FUSED, PRECISION, WORKERS, sites_in
 
 TRAINER = (("max_epochs", "precision", "benchmark"),)
@@ -65,6 +66,19 @@ def test_flags_have_the_style_of_their_neighbours(near, flag):
     assert (
         edited("c.yml", f"max_epochs: {near}\n", "benchmark", None, True) == f"max_epochs: {near}\nbenchmark: {flag}\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('{"benchmark": null, "max_epochs": 1}', '{"benchmark": true, "max_epochs": 1}'),
+        ('{"max_epochs": 1}', '{"max_epochs": 1, "benchmark": true}'),
+        ('{\n  "max_epochs": 1\n}\n', '{\n  "max_epochs": 1,\n  "benchmark": true\n}\n'),
+    ],
+)
+def test_a_json_file_stays_json(source, expected):
+    assert edited("c.json", source, "benchmark", None, True) == expected
+    assert edited("c.json", source, "benchmark", None, "a") == expected.replace("true", '"a"')
 
 
 def test_an_alias_would_change_another_value():
@@ -222,6 +236,7 @@ def test_a_lightning_cli_is_patched_in_its_yaml_file(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
+    fork_workers(monkeypatch)
     order = Order(
         None, Script(("main.py", "fit", "--config", "config.yaml")), None, (), 0, True, str(tmp_path / "work")
     )

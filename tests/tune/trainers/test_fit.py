@@ -127,4 +127,4 @@ def test_a_configuration_that_lightning_cli_does_not_overwrite_is_named(options,
     with pytest.raises(RuntimeError, match="to NOT exist") if refused else nullcontext():
         if arguments:
             callbacks[0].parser = Namespace(save=lambda *_, **__: None)
-            pl.Trainer(**TRAINER | training.trainer).fit(Tiny(), DataLoader(Pictures(), 4))
+            pl.Trainer(**TRAINER | training.trainer, max_steps=1).fit(Tiny(), DataLoader(Pictures(), 4))
