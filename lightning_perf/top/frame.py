@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -93,9 +95,7 @@ def _ranks(ranks: Sequence[RankState], *, running: bool) -> Iterator[RenderableT
     heads = ["steps", "step time", "usual", "wait", "samples/s", "slow"]
     heads += ["scale", "skipped"] if scaled else []
     heads += ["captures"] if captured else []
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for head in ("rank", *heads, "written"):
-        grid.add_column(head, justify="right", no_wrap=True)
+    rows = []
     for rank in shown:
         slow = rank.step_ns >= SLOWER * rank.usual.p50_ns
         cells = [
@@ -113,10 +113,29 @@ def _ranks(ranks: Sequence[RankState], *, running: bool) -> Iterator[RenderableT
             cells.append(Text(str(rank.captures)))
         stale = running and rank.age_s >= STALE_S
         cells.append(Text(f"{format_duration(1e9 * round(rank.age_s))} ago", style="yellow" if stale else "dim"))
-        grid.add_row(*cells)
-    yield grid
+        rows.append(cells)
+    yield _Fitting(("rank", *heads, "written"), rows)
     if len(shown) < len(ranks):
         yield Text(f"the {MAX_RANKS} ranks of {len(ranks)} with the longest steps", style="dim")
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """A table that leaves out its last columns on a narrow terminal."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Text]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for count in range(len(self.heads), 0, -1):
+            grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+            for head in self.heads[:count]:
+                grid.add_column(head, justify="right", no_wrap=True)
+            for cells in self.rows:
+                grid.add_row(*cells[:count])
+            if Measurement.get(console, options.update_width(1000), grid).maximum <= options.max_width:
+                break
+        yield grid
 
 
 def _latest(rank: RankState, *, several: bool) -> Iterator[RenderableType]:

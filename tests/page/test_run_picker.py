@@ -61,3 +61,10 @@ def test_the_list_has_what_a_reader_needs_to_choose(server: Server, report: dict
     server.open("#run=amp/bf16/seed0&view=compare")
     page.wait_for_selector("#before")
     assert "logs" in page.locator("#before option").all_inner_texts()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.click("#run")
+    panel = page.locator("#run-panel").bounding_box()
+    assert panel["x"] >= 0
+    assert panel["x"] + panel["width"] <= 390
+    name = page.locator(".run-list li", has_text="logs").first.locator("b").bounding_box()
+    assert name["width"] > name["height"], "a name is not broken into letters"

@@ -91,6 +91,10 @@ def test_a_narrow_terminal_and_many_ranks(tmp_path: Path) -> None:
     assert "the 16 ranks of 40 with the longest steps" in text
     assert [line.split()[0] for line in text.splitlines() if line.endswith(" ago")] == [str(n) for n in range(24, 40)]
     assert max(map(len, text.splitlines()[1:])) <= 80
+    narrow = frame(state, width=60)
+    assert "…" not in narrow
+    assert "written" not in narrow
+    assert max(map(len, narrow.splitlines()[1:])) <= 60
 
 
 def test_only_the_new_part_of_a_file_is_read(tmp_path: Path) -> None:

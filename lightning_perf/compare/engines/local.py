@@ -202,13 +202,15 @@ class SlurmEngine:
             executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=self._cluster)
             executor.update_parameters(name="lightning-perf-study", **self._parameters)
         except (RuntimeError, ValueError, TypeError, NameError) as error:
-            raise CompareError(f"SLURM cannot be used: {_summary(error)}.") from error
+            raise CompareError(
+                f"SLURM cannot be used: {_summary(error)}. Use a machine of the cluster, and check --slurm."
+            ) from error
         return executor
 
 
 def _summary(error: BaseException) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1].strip().rstrip(".") if lines else type(error).__name__
+    return lines[-1].strip().rstrip(".?") if lines else type(error).__name__
 
 
 def _run_block(folder: str, block: int) -> None:

@@ -274,10 +274,14 @@ def _settle(study: Study | None, folder: Path) -> Study:
 _PLAN = ("treatment", "seed", "attempts", "precise")
 
 
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+
+
 def _changes(there: Study, given: Study) -> list[str]:
     """List the differences between the plans of two studies."""
     changed = [
-        f"{name}: {getattr(there, name)}, not {getattr(given, name)}"
+        f"{name}: {_shown(getattr(there, name))}, not {_shown(getattr(given, name))}"
         for name in ("max_blocks" if given.precise is not None else "blocks", *_PLAN)
         if getattr(there, name) != getattr(given, name)
     ]

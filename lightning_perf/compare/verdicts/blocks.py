@@ -248,7 +248,7 @@ def differences_table(comparison: Comparison) -> Table:
         for each in comparison.candidates
         for row in each.differences
     )
-    heads = ("fact", "candidate", comparison.baseline, "candidate's value", "allowed as")
+    heads = ("fact", "candidate", f"value of {comparison.baseline}", "value of the candidate", "allowed as")
     title = "Differences between the arms, all of them declared"
     return table(heads, rows, title, "code name text text text", definition="fair-comparison")
 

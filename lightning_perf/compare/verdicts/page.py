@@ -70,7 +70,7 @@ def comparison_parts(comparison: Comparison) -> dict[str, Iterable[Block]]:
 def unfair_parts(refusal: Unfair) -> dict[str, Iterable[Block]]:
     """Return the blocks of a refusal's page."""
     rows = ((row.fact, row.arm, ", ".join(row.baseline), ", ".join(row.candidate)) for row in refusal.rows)
-    heads = ("fact", "candidate", refusal.baseline, "candidate's value")
+    heads = ("fact", "candidate", f"value of {refusal.baseline}", "value of the candidate")
     title = "Differences beyond the setting being tested"
     return {
         "refusal": [
