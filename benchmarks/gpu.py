@@ -96,7 +96,7 @@ def first(sizes: Sizes) -> list[Step]:
     tiny = ["--tiny"] if sizes.tiny else []
     return [
         Step("facts", ["-m", "benchmarks.gpu_facts", "facts"], 30, output_is_page=True, raw=["facts.json"]),
-        Step("rates", ["-m", "benchmarks.gpu_facts", "rates", *tiny], 40, output_is_page=True, raw=["rates.json"]),
+        Step("rates", ["-m", "benchmarks.gpu_facts", "rates"], 40, output_is_page=True, raw=["rates.json"]),
         Step(
             "headline",
             [

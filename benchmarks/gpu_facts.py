@@ -1,16 +1,14 @@
 """Print the facts of a GPU (name, driver, clocks), and its rates of matrix products and copies.
 
-Run as ``python -m benchmarks.gpu_facts facts`` or ``rates [--tiny]``. Prints a table, and writes the figures to the
+Run as ``python -m benchmarks.gpu_facts facts`` or ``rates``. Prints a table, and writes the figures to the
 folder that ``WORK`` names, if it is set.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,9 @@ import torch
 
 from benchmarks.options import make_parser
 from benchmarks.versions import device_name, known_versions
+from lightning_perf.inference.counting.count import measure_peaks
 from lightning_perf.machine.environment import cpu_name
 from lightning_perf.machine.hardware import find_device
-
-SIDE, TINY_SIDE = 8192, 256
-REPEATS = 10
 
 
 def machine_facts() -> dict[str, Any]:
@@ -92,69 +88,40 @@ def _nvml_facts(uuid: str) -> dict[str, Any]:
     return facts | {name: answer(question) for name, question in questions.items()}
 
 
-def rates(side: int) -> dict[str, float]:
-    """Measure the rate of square products of random matrices, in TFLOP/s, and of a copy, in TB/s.
+ARITHMETIC = {
+    "fp32": (torch.float32, False),
+    "tf32": (torch.float32, True),
+    "fp16": (torch.float16, False),
+    "bf16": (torch.bfloat16, False),
+}
+"""The type of products by their name, and whether they may use TF32."""
 
-    Random data, since a GPU multiplies ones or zeros up to 13 % faster.
 
-    Args:
-        side: Rows and columns of the matrices.
-    """
+def rates() -> dict[str, float]:
+    """Measure the rate of products of random matrices, in TFLOP/s, and of memory traffic, in TB/s."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     found: dict[str, float] = {}
-    arms = [
-        ("fp32", torch.float32, False),
-        ("tf32", torch.float32, True),
-        ("fp16", torch.float16, False),
-        ("bf16", torch.bfloat16, False),
-    ]
-    for name, dtype, tf32 in arms:
+    for name, (dtype, tf32) in ARITHMETIC.items():
         torch.backends.cuda.matmul.allow_tf32 = tf32
-        left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-        product = torch.empty_like(left)
-        multiply = functools.partial(torch.mm, left, right, out=product)
-        found[name] = 2 * side**3 / _best_s(multiply, device) / 1e12
-    source = torch.randn(side, side, device=device)
-    target = torch.empty_like(source)
-    found["copy"] = 2 * source.nbytes / _best_s(lambda: target.copy_(source), device) / 1e12
+        peaks = measure_peaks(device, torch.get_num_threads(), dtype)
+        found[name] = peaks.flops_per_s / 1e12
+        found["copy"] = max(found.get("copy", 0.0), peaks.bandwidth_bytes_per_s / 1e12)
     return found
-
-
-def _best_s(call: Callable[[], Any], device: torch.device) -> float:
-    """Return the shortest of ten calls, by CUDA events on a GPU."""
-    times: list[float] = []
-    for _ in range(3):
-        call()
-    for _ in range(REPEATS):
-        if device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            begin.record()
-            call()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / 1e3)
-        else:
-            began = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - began)
-    return min(times)
 
 
 def main() -> int:
     """Measure, print, and write."""
     parser = make_parser(__doc__)
     parser.add_argument("what", choices=("facts", "rates"))
-    parser.add_argument("--tiny", action="store_true", help="small matrices")
     options = parser.parse_args()
-    side = TINY_SIDE if options.tiny else SIDE
     if options.what == "facts":
         found: dict[str, Any] = machine_facts()
         lines = [f"{name:<24} {value}" for name, value in found.items()]
     else:
-        found = {"side": side, **rates(side)}
+        found = rates()
         row = find_device(device_name())
-        lines = [f"products of {side} x {side} random matrices, and a copy"]
-        for name in ("fp32", "tf32", "fp16", "bf16"):
+        lines = ["products of large random matrices, and the faster of a copy and a dot product"]
+        for name in ARITHMETIC:
             peak = f"   {found[name] * 1e12 / row.flops_per_s[name]:.0%} of the table" if row else ""
             lines.append(f"{name:<6} {found[name]:9.2f} TFLOP/s   {found[name] / found['fp32']:5.2f} x FP32{peak}")
         of_table = f"   {found['copy'] * 1e12 / row.bandwidth_bytes_per_s:.0%} of the table" if row else ""

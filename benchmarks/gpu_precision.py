@@ -19,7 +19,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -31,8 +30,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import lightning_perf
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
+from benchmarks.step_clock import StepClock
 from benchmarks.versions import known_versions, versions_text
 from lightning_perf import PerfCallback, PrecisionCallback, read_trace
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
@@ -132,27 +132,6 @@ class Classifier(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.01, momentum=0.9, nesterov=True)
 
 
-class Clock(pl.Callback):
-    """Times the steps after the warm-up, waiting for the device at both ends only."""
-
-    def __init__(self, warmup: int) -> None:
-        self.warmup = warmup
-        self.began = self.ended = 0.0
-
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """Start after the warm-up, so that the peak memory excludes the trials of cuDNN's algorithms."""
-        if batch_idx == self.warmup:
-            _wait()
-            if torch.cuda.is_available():
-                torch.cuda.reset_peak_memory_stats()
-            self.began = time.perf_counter()
-
-    def on_train_end(self, *_: Any) -> None:
-        """End."""
-        _wait()
-        self.ended = time.perf_counter()
-
-
 def measure(
     size: Size,
     device: torch.device,
@@ -198,7 +177,7 @@ def measure(
         if device.type == "cuda":
             gc.collect()  # the previous Trainer is a reference cycle: its memory would count for this one
             torch.cuda.empty_cache()
-        clock = Clock(size.warmup)
+        clock = StepClock(size.warmup)
         callback = PrecisionCallback(precision, tf32=tf32, underflow_every_n_steps=0)
         train([clock, callback], size.warmup + size.steps, folder)
         memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
@@ -220,7 +199,7 @@ def measure(
         channels_last=channels_last,
         arm=arm,
         ran_as=f"{callback.setting.precision}, {callback.setting.fp32}",
-        images_per_s=batch * size.steps / (clock.ended - clock.began),
+        images_per_s=batch * size.steps / clock.seconds,
         peak_memory_bytes=memory,
         arithmetic={row.name: row.share for row in arithmetic.rows if row.share} if arithmetic is not None else {},
         tensor_cores=arithmetic.tensor_core_share if arithmetic is not None else None,
@@ -232,29 +211,37 @@ def measure(
 
 def table(rows: list[Row]) -> str:
     """Return the rows as a Markdown table."""
-    lines = [
-        (
-            "|model|batch|layout|arm|ran as|images/s|over FP32|predicted|over TF32|predicted|peak memory|arithmetic"
-            "|on Tensor Cores|"
-        ),
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
     arms = {(r.model, r.batch, r.channels_last, r.arm): r for r in rows}
+    cells = []
     for row in rows:
         shares = sorted(row.arithmetic.items(), key=lambda item: -item[1])
-        cells = [
-            cell
-            for base in ("FP32", "TF32")
-            for cell in _against(row, arms.get((row.model, row.batch, row.channels_last, base)))
-        ]
-        lines.append(
-            f"| {row.model} | {row.batch} | {'channels-last' if row.channels_last else 'contiguous'} | {row.arm} "
-            f"| {row.ran_as} | {row.error or f'{row.images_per_s:.1f}'} | {' | '.join(cells)} "
-            f"| {format_bytes(row.peak_memory_bytes)} "
-            f"| {', '.join(f'{name} {format_share(share)}' for name, share in shares) or '–'} "
-            f"| {format_share(row.tensor_cores)} |"
+        bases = (arms.get((row.model, row.batch, row.channels_last, base)) for base in ("FP32", "TF32"))
+        cells.append(
+            (
+                *(row.model, row.batch, _layout(row.channels_last), row.arm, row.ran_as),
+                *(row.error or f"{row.images_per_s:.1f}", *(cell for base in bases for cell in _against(row, base))),
+                format_bytes(row.peak_memory_bytes),
+                ", ".join(f"{name} {format_share(share)}" for name, share in shares) or "–",
+                format_share(row.tensor_cores),
+            )
         )
-    return "\n".join(lines)
+    heads = (
+        "model",
+        "batch",
+        "layout",
+        "arm",
+        "ran as",
+        "images/s",
+        "over FP32",
+        "predicted",
+        "over TF32",
+        "predicted",
+    )
+    return markdown_table((*heads, "peak memory", "arithmetic", "on Tensor Cores"), cells)
+
+
+def _layout(channels_last: bool) -> str:
+    return "channels-last" if channels_last else "contiguous"
 
 
 def _against(row: Row, base: Row | None) -> tuple[str, str]:
@@ -273,11 +260,6 @@ def _predict(traces: Path) -> AmpGain | None:
     trace = read_trace(min(traces.glob("*.pt.trace.json.gz")))
     analysis = analyze_rank(trace)
     return amp_gain(trace, analysis.breakdown, analysis.launches, analysis.host_pace)
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -326,8 +308,10 @@ def main(arguments: list[str] | None = None) -> int:
             file.write(json.dumps(asdict(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
-            layout = "channels-last" if channels_last else "contiguous"
-            print(f"{model} {batch} {layout} {arm}: {row.error or f'{row.images_per_s:.1f}/s'}", flush=True)
+            print(
+                f"{model} {batch} {_layout(channels_last)} {arm}: {row.error or f'{row.images_per_s:.1f}/s'}",
+                flush=True,
+            )
             given.out.with_suffix(".md").write_text(_page(size, device, rows), encoding="utf-8")
     print(table(rows))
     return 1 if any(row.error for row in rows) else 0

@@ -26,6 +26,8 @@ class StepClock(pl.Callback):
         """The warm-up ends."""
         if trainer.global_step == self._warm_up_steps:
             self._begin_s = _now_s()
+            if torch.cuda.is_available():
+                torch.cuda.reset_peak_memory_stats()  # without the trials of cuDNN's algorithms
 
     def on_train_end(self, *_: Any) -> None:
         """Training ends."""

@@ -17,9 +17,12 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 from msgspec import Struct
 
+from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.saved_json import decode_json
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block, Parts
 
@@ -205,6 +208,33 @@ class SavedDocument(Document, frozen=True):
             return cls.from_json(Path(path).read_bytes())
         except cls._format.error as error:
             raise type(error)(f"{os.fspath(path)}: {error}") from error
+
+
+class PlottedDocument(SavedDocument, frozen=True):
+    """A document with a picture."""
+
+    def save_plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the document into a file.
+
+        Args:
+            path: The file; its suffix names the format: ``.png``, ``.svg`` or ``.pdf``.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            Exception: There is nothing to draw, or the file cannot be written. The type is that of `from_json`.
+        """
+        from lightning_perf.show.plots import image
+
+        path, figure = Path(path), self._picture()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_named_file(path, image(figure, path.suffix.lstrip(".").lower()))
+        except (OSError, ValueError) as error:
+            problem = f"{path} cannot be written ({error}). Give a .png, .svg or .pdf file."
+            raise self._format.error(problem) from error
+
+    def _picture(self) -> Figure:
+        raise NotImplementedError
 
 
 class _Head(msgspec.Struct):

@@ -41,6 +41,9 @@ _HINT = re.compile(
     r"please (file|report)|try |- (modify|debug|create)|## ",
     re.IGNORECASE,
 )
+_WORKER_TRACEBACK = re.compile(r"\ACaught .*\n  File [^\n]*\n(?:    [^\n]*\n)*", re.DOTALL)
+"""Torch puts the traceback of a worker process into the message of its error."""
+
 _FILE = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in \S+')
 
 
@@ -107,7 +110,8 @@ def _cause(error: BaseException) -> tuple[BaseException, list[str]]:
     """Return the innermost cause of an error, and the lines of its message without generic ones."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines()]
+    text = _WORKER_TRACEBACK.sub("", _ANSI.sub("", str(error))).removeprefix(f"{type(error).__name__}: ")
+    lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line]
     return error, [line for line in lines if not _GENERIC.match(line)] or lines
 

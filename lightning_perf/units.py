@@ -150,6 +150,16 @@ def format_count(count: float | None) -> str:
     return with_minus(f"{count:,.0f}") if float(count).is_integer() else _grouped(count)
 
 
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "launch", "launches"), counted(1541, "launch", "launches"), counted(2.5, "kernel")
+        ('1 launch', '1,541 launches', '2.50 kernels')
+    """
+    return f"{format_count(number)} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def format_share(share: float | None) -> str:
     """Format a share as a percentage. A tiny share never reads 0 %, and an incomplete one never reads 100 %.
 
@@ -219,10 +229,13 @@ def format_points(share: float | None, unit: str = "points") -> str:
     """Format a difference of shares in percentage points.
 
     Example:
-        >>> format_points(-0.0123), format_points(0.5, "pt")
-        ('−1.23 points', '+50.00 pt')
+        >>> format_points(-0.0123), format_points(0.5, "pt"), format_points(-1e-9)
+        ('−1.23 points', '+50.00 pt', '+0.00 points')
     """
-    return NOT_AVAILABLE if share is None else f"{MINUS if share < 0 else '+'}{abs(100 * share):.2f} {unit}"
+    if share is None:
+        return NOT_AVAILABLE
+    size = f"{abs(100 * share):.2f}"
+    return f"{MINUS if share < 0 and float(size) else '+'}{size} {unit}"
 
 
 def two_digits(number: float) -> str:

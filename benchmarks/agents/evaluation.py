@@ -21,7 +21,6 @@ a case failed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -35,6 +34,7 @@ from typing import Any
 
 import lightning_perf
 from benchmarks.agents.cases import CASES, OUTCOMES, Case
+from benchmarks.options import make_parser, markdown_table
 
 RESULT = Path(__file__).parents[1] / "results" / "agent_evaluation.md"
 CLIENT_TIMEOUT_S = 600.0
@@ -196,6 +196,12 @@ _METHOD = (
 
 def to_markdown(scored: Sequence[Scored], who: str) -> str:
     """Return the result as Markdown."""
+    rows = []
+    for row in scored:
+        expected = ", ".join(rule.replace("|", " or ") for rule in row.case.expected) or "none"
+        answer, passed = ", ".join(row.answer) or "none", "yes" if row.passed else "**no**"
+        cells = (row.case.name, passed, expected, answer, ", ".join(_faults(row)), row.case.reason)
+        rows.append([cell.replace("|", "\\|") for cell in cells])
     lines = [
         "# Findings and verdicts on traces with known causes",
         "",
@@ -204,22 +210,13 @@ def to_markdown(scored: Sequence[Scored], who: str) -> str:
         "",
         *(f"- {line}" for line in summarize(scored)),
         "",
-        "| case | passed | expected | answer | wrong or missing | reason |",
-        "|---|---|---|---|---|---|",
+        markdown_table(("case", "passed", "expected", "answer", "wrong or missing", "reason"), rows),
     ]
-    for row in scored:
-        faults = [*row.wrong, *(f"no {rule}" for rule in row.missing), *filter(None, [row.problem])]
-        expected = ", ".join(rule.replace("|", " or ") for rule in row.case.expected) or "none"
-        cells = (
-            row.case.name,
-            "yes" if row.passed else "**no**",
-            expected,
-            ", ".join(row.answer) or "none",
-            ", ".join(faults),
-            row.case.reason,
-        )
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _faults(row: Scored) -> list[str]:
+    return [*row.wrong, *(f"no {rule}" for rule in row.missing), *filter(None, [row.problem])]
 
 
 def evaluate(cases: Iterable[Case], corpus: Path, ask: Callable[[dict[str, Any]], Any]) -> list[Scored]:
@@ -229,14 +226,13 @@ def evaluate(cases: Iterable[Case], corpus: Path, ask: Callable[[dict[str, Any]]
         for number, case in enumerate(cases):
             row = run_case(case, corpus, Path(folder) / f"case-{number:02d}", ask)
             scored.append(row)
-            faults = [*row.wrong, *(f"no {rule}" for rule in row.missing), *filter(None, [row.problem])]
-            print(f"{'passed' if row.passed else 'FAILED'}  {case.name}  {', '.join(faults)}", flush=True)
+            print(f"{'passed' if row.passed else 'FAILED'}  {case.name}  {', '.join(_faults(row))}", flush=True)
     return scored
 
 
 def main() -> int:
     """Score the cases, print the figures, and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--client", metavar="COMMAND", help="ask this command (default: the findings themselves)")
     parser.add_argument("--only", metavar="TEXT", default="", help="only cases with this text in their name")
     parser.add_argument("--out", type=Path, default=RESULT, metavar="FILE", help="file of the result")

@@ -16,27 +16,23 @@ is drawn from rows 9 to 33. The kinds of noise:
 A change counts as found if a change point is within three rows of it. Any other change point is a false alarm.
 
 Run as ``python -m benchmarks.comparing.history_simulation``: prints Markdown tables and writes them to
-``benchmarks/results/history.md``. With ``--methods`` it prints the table of ``benchmarks/results/history_methods.md``
-instead: the methods of other libraries, of those that are installed (``pip install ruptures apache-otava``).
-With ``--example FOLDER`` it writes the simulated history that the docs show.
+``benchmarks/results/history.md``. With ``--example FOLDER`` it writes the simulated history that the docs show.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import math
 import platform
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from benchmarks.options import make_parser, markdown_table, write_page
 from lightning_perf.history.store import StoredRun, open_store
 from lightning_perf.statistics.change_points import find_changes, predict
 from lightning_perf.statistics.values import Float64Array
@@ -62,8 +58,6 @@ GATE_TEXT = (
     "prediction interval contains the true ratio."
 )
 GATE_RATIOS = (1.0, 1.03, 1.05, 1.07, 1.1)
-
-Finder = Callable[[Float64Array], list[int]]
 
 
 @dataclass(frozen=True)
@@ -144,36 +138,25 @@ def count_cell(kind: str, shift: float, count: int) -> Count:
     """Find the changes in histories of one kind and shift, and count hits, misses and false alarms."""
     result = Count()
     for history in draw_histories(kind, shift, count):
-        changes = find_changes(history.values).changes
-        _add(result, history, [change.position for change in changes])
-        nearest = _nearest(history, [change.position for change in changes])
-        if nearest is not None and history.at is not None:
-            change = changes[nearest]
-            result.in_place += change.low <= history.at <= change.high
+        at, changes = history.at, find_changes(history.values).changes
+        near = [] if at is None else [change for change in changes if abs(change.position - at) <= NEAR]
+        result.histories += 1
+        alarms = len(changes) - bool(near)
+        result.alarms += alarms
+        result.with_alarm += alarms > 0
+        if at is not None and near:
+            change = min(near, key=lambda change: abs(change.position - at))
+            result.found += 1
+            result.exact += change.position == at
+            result.distance += abs(change.position - at)
+            result.in_place += change.low <= at <= change.high
             low, high = change.change.low, change.change.high
             result.in_size += low is not None and high is not None and low <= history.size <= high
     return result
 
 
-def _add(result: Count, history: Planted, positions: list[int]) -> None:
-    nearest = _nearest(history, positions)
-    result.histories += 1
-    alarms = len(positions) - (nearest is not None)
-    result.alarms += alarms
-    result.with_alarm += alarms > 0
-    if nearest is not None and history.at is not None:
-        distance = abs(positions[nearest] - history.at)
-        result.found += 1
-        result.exact += distance == 0
-        result.distance += distance
-
-
-def _nearest(history: Planted, positions: list[int]) -> int | None:
-    if history.at is None:
-        return None
-    at = history.at
-    near = [number for number, position in enumerate(positions) if abs(position - at) <= NEAR]
-    return min(near, key=lambda number: abs(positions[number] - at), default=None)
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def table(per_cell: int) -> str:
@@ -182,39 +165,28 @@ def table(per_cell: int) -> str:
         "noise", "change", "histories", "found", "at the exact row", "mean distance (rows)", "place interval right",
         "size interval right", "false alarms per history", "histories with one",
     )  # fmt: skip
-    lines = [f"| {' | '.join(heads)} |", f"|---{'|---:' * (len(heads) - 1)}|"]
-    total = Count()
+    rows, total = [], Count()
     for kind in KINDS + OTHERS:
         for shift in SHIFTS:
             cell = count_cell(kind, shift, per_cell)
-            lines.append(_line(kind, f"{shift:.0%}".replace("%", " %") if shift else "none", cell))
+            rows.append((kind, _percent(shift) if shift else "none", *_cells(cell, planted=bool(shift))))
             for name in vars(total):
                 setattr(total, name, getattr(total, name) + getattr(cell, name))
     planted = total.histories * (len(SHIFTS) - 1) // len(SHIFTS)
-    lines.append("")
-    lines.append(
-        f"In all: {total.found} of {planted} planted changes found, {total.alarms} false alarms in "
+    return markdown_table(heads, rows, len(heads) - 1) + (
+        f"\n\nIn all: {total.found} of {planted} planted changes found, {total.alarms} false alarms in "
         f"{total.histories} histories, {total.with_alarm} histories with at least one. Of the found changes, the place "
-        f"interval has {total.in_place / total.found:.1%}, the size interval {total.in_size / total.found:.1%}."
+        f"interval has {_percent(total.in_place / total.found, 1)}, the size interval "
+        f"{_percent(total.in_size / total.found, 1)}."
     )
-    return "\n".join(lines)
 
 
-def _line(kind: str, shift: str, cell: Count) -> str:
-    if shift == "none":
-        hits = ["–"] * 5
-    elif not cell.found:
-        hits = ["0 %", *["–"] * 4]
-    else:
-        hits = [
-            f"{cell.found / cell.histories:.0%}",
-            f"{cell.exact / cell.found:.0%}",
-            f"{cell.distance / cell.found:.2f}",
-            f"{cell.in_place / cell.found:.0%}",
-            f"{cell.in_size / cell.found:.0%}",
-        ]
-    cells = [kind, shift, str(cell.histories), *hits, f"{cell.alarms / cell.histories:.2f}", str(cell.with_alarm)]
-    return "| " + " | ".join(text.replace("%", " %").replace("  ", " ") for text in cells) + " |"
+def _cells(cell: Count, *, planted: bool) -> tuple[object, ...]:
+    hits = ["0 %" if planted else "–", *["–"] * 4]
+    if planted and cell.found:
+        shares = [_percent(share / cell.found) for share in (cell.exact, cell.in_place, cell.in_size)]
+        hits = [_percent(cell.found / cell.histories), shares[0], f"{cell.distance / cell.found:.2f}", *shares[1:]]
+    return cell.histories, *hits, f"{cell.alarms / cell.histories:.2f}", cell.with_alarm
 
 
 def alarm_table(count: int) -> str:
@@ -222,8 +194,7 @@ def alarm_table(count: int) -> str:
 
     Changes with fewer than seven rows on one side may still be a burst. The second figure is without them.
     """
-    heads = " | ".join(f"{rows} rows" for rows in LENGTHS)
-    lines = [f"| noise | {heads} |", f"|---{'|---:' * len(LENGTHS)}|"]
+    table_rows = []
     for kind in KINDS + OTHERS:
         cells = []
         for rows in LENGTHS:
@@ -232,17 +203,14 @@ def alarm_table(count: int) -> str:
                 [change.position for change in find_changes(draw_noise(kind, rng, rows)).changes] for _ in range(count)
             ]
             settled = sum(any(7 <= place <= rows - 7 for place in places) for places in found)
-            cells.append(f"{sum(map(bool, found)) / count:.0%} ({settled / count:.0%})".replace("%", " %"))
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            cells.append(f"{_percent(sum(map(bool, found)) / count)} ({_percent(settled / count)})")
+        table_rows.append((kind, *cells))
+    return markdown_table(("noise", *(f"{rows} rows" for rows in LENGTHS)), table_rows, len(LENGTHS))
 
 
 def gate_table(count: int) -> str:
     """Return how a gate of at most 5 % decides on a new row after a history of 20 rows without a change."""
-    lines = [
-        "| noise | true ratio | passed | failed | inconclusive | interval right |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    rows = []
     for kind in KINDS:
         for ratio in GATE_RATIOS:
             rng = np.random.default_rng([KINDS.index(kind), round(1000 * ratio), 1])
@@ -258,72 +226,8 @@ def gate_table(count: int) -> str:
                 failed += math.exp(estimate.low) > GATE_LIMIT
                 right += estimate.low <= math.log(ratio) <= estimate.high
             shares = (passed, failed, count - passed - failed, right)
-            lines.append(f"| {kind} | {ratio:.2f} | " + " | ".join(f"{n / count:.1%}" for n in shares) + " |")
-    return "\n".join(line.replace("%", " %") for line in lines)
-
-
-def other_methods() -> dict[str, Finder]:
-    """Return the methods of other libraries, of those that are installed, and of changeforest."""
-    import changeforest
-
-    def knn(values: Float64Array) -> list[int]:
-        control = changeforest.Control(minimal_relative_segment_length=2.99 / len(values))
-        return list(changeforest.changeforest(values[:, None], "knn", "sbs", control).split_points())
-
-    methods: dict[str, Finder] = {
-        "this project": lambda values: [change.position for change in find_changes(values).changes],
-        "changeforest 1.2, nearest neighbors, its defaults": knn,
-    }
-    try:
-        import ruptures
-    except ImportError:
-        pass
-    else:
-
-        def pelt(values: Float64Array) -> list[int]:
-            scale = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
-            fitted = ruptures.Pelt(model="l2", min_size=3, jump=1).fit((values / scale)[:, None])
-            return list(fitted.predict(pen=3 * math.log(len(values))))[:-1]
-
-        methods["ruptures 1.1, PELT, penalty 3 log n"] = pelt
-    try:
-        analysis: Any = importlib.import_module("otava.analysis")
-    except ImportError:
-        return methods
-
-    def hunter(values: Float64Array) -> list[int]:
-        return [point.index for point in analysis.compute_change_points(list(np.exp(values)))[0]]
-
-    def divisive(values: Float64Array) -> list[int]:
-        points = analysis.compute_change_points_orig(list(values), max_pvalue=0.01, seed=1)[0]
-        return [point.index for point in points]
-
-    return methods | {
-        "apache-otava 0.8, Hunter, its defaults": hunter,
-        "apache-otava 0.8, E-divisive, p < 0.01": divisive,
-    }
-
-
-def method_table(per_cell: int) -> str:
-    """Return found changes and false alarms of each method, over all kinds of noise."""
-    heads = [f"{shift:.0%} found" for shift in SHIFTS[1:]]
-    alarms = [f"false alarms, {kind}" for kind in KINDS]
-    lines = [
-        "| method | " + " | ".join(heads + alarms) + " | ms per history |",
-        "|---" * (len(heads + alarms) + 2) + "|",
-    ]
-    for name, find in other_methods().items():
-        begun = time.process_time()
-        cells = {(kind, shift): Count() for kind in KINDS for shift in SHIFTS}
-        for (kind, shift), cell in cells.items():
-            for history in draw_histories(kind, shift, per_cell):
-                _add(cell, history, find(history.values))
-        spent_ms = 1000 * (time.process_time() - begun) / (per_cell * len(cells))
-        found = [sum(cells[kind, shift].found for kind in KINDS) / per_cell / len(KINDS) for shift in SHIFTS[1:]]
-        false = [sum(cells[kind, shift].alarms for shift in SHIFTS) / per_cell / len(SHIFTS) for kind in KINDS]
-        figures = [f"{share:.0%}" for share in found] + [f"{mean:.2f}" for mean in false]
-        lines.append(f"| {name} | " + " | ".join(figures) + f" | {spent_ms:.1f} |")
-    return "\n".join(line.replace("%", " %") for line in lines)
+            rows.append((kind, f"{ratio:.2f}", *(_percent(n / count, 1) for n in shares)))
+    return markdown_table(("noise", "true ratio", "passed", "failed", "inconclusive", "interval right"), rows, 5)
 
 
 def write_example(folder: Path) -> None:
@@ -350,15 +254,11 @@ def write_example(folder: Path) -> None:
 
 def main() -> None:
     """Simulate, print and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", action="store_true", help="compare other libraries, and print only that table")
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--example", type=Path, metavar="FOLDER", help="write the history that the docs show")
     options = parser.parse_args()
     if options.example is not None:
         write_example(options.example)
-        return
-    if options.methods:
-        print(method_table(20))
         return
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "scipy", "changeforest"))
     begun = time.process_time()
@@ -382,9 +282,7 @@ def main() -> None:
     ]
     spent_s = time.process_time() - begun
     parts.append(f"Python {platform.python_version()}, {versions}; {spent_s:.0f} s of CPU time.")
-    text = "\n\n".join(parts) + "\n"
-    sys.stdout.write(text)
-    RESULTS.write_text(text, encoding="utf-8")
+    write_page(options.results, "\n\n".join(parts) + "\n")
 
 
 if __name__ == "__main__":

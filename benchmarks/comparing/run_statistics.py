@@ -9,13 +9,12 @@ between blocks:
 - drift: all times grow by 5 % from the first run to the last, orders balanced and random within blocks;
 - drift, AAA BBB: the same without blocks, all runs of one arm before the other's, which blocks prevent.
 
-Run as ``python benchmarks/comparing/run_statistics.py``: prints a Markdown table and writes it to
+Run as ``python -m benchmarks.comparing.run_statistics``: prints a Markdown table and writes it to
 ``benchmarks/results/``.
 """
 
 from __future__ import annotations
 
-import argparse
 import platform
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import scipy
 
+from benchmarks.options import make_parser, write_page
 from lightning_perf.compare.study.definition import balanced_orders
 from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.exact import hodges_lehmann_shift, sign_flip_test, two_sample_test, walsh_interval
@@ -196,40 +196,21 @@ def _least_coverage(n: int) -> float:
 
 
 def main() -> None:
-    """Run the simulation, print the tables and write them to a file."""
-    write_simulation(
-        "Coverage and false positives of the statistics, by simulation.",
-        "# Statistics of repeated runs: coverage and false positives",
-        "Written by `python -m benchmarks.comparing.run_statistics`. The slower tests use a quarter of the studies.",
-        RESULTS,
-        report,
-    )
-
-
-def write_simulation(description: str, title: str, source: str, results: Path, report: Callable[[int], str]) -> None:
-    """Parse the command line of a simulation, run it, and print and write its page.
-
-    Args:
-        description: Shown by ``--help``.
-        title: The page's first line.
-        source: The command, and how to read the tables.
-        results: Where to write if ``--output`` does not say.
-        report: Returns the tables as Markdown, from the number of simulated studies per cell.
-    """
-    parser = argparse.ArgumentParser(description=description)
+    """Run the simulation, and print and write the tables."""
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--studies", type=int, default=4000, help="simulated studies per cell (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=results, help="Markdown file to write (default: %(default)s)")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     begin = time.process_time()
-    tables = report(arguments.studies)
-    error = 100 * (0.95 * 0.05 / arguments.studies) ** 0.5
-    head = (
-        f"{title}\n\n{source} {arguments.studies:,} simulated studies per cell (standard error {error:.2f} points at "
-        f"95 %), seeded. Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}; "
-        f"{time.process_time() - begin:.0f} s of CPU time.\n\n"
+    tables = report(options.studies)
+    error = 100 * (0.95 * 0.05 / options.studies) ** 0.5
+    write_page(
+        options.results,
+        "# Statistics of repeated runs: coverage and false positives\n\nWritten by `python -m "
+        "benchmarks.comparing.run_statistics`. The slower tests use a quarter of the studies. "
+        f"{options.studies:,} simulated studies per cell (standard error {error:.2f} points at 95 %), seeded. "
+        f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}; "
+        f"{time.process_time() - begin:.0f} s of CPU time.\n\n{tables}",
     )
-    arguments.output.write_text(head + tables, encoding="utf-8")
-    print(head + tables)
 
 
 if __name__ == "__main__":

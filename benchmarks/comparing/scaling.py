@@ -37,11 +37,11 @@ PLANTS: dict[str, tuple[str, CauseName | None]] = {
     "input": ("the loaders of two ranks sleep for every batch", "input"),
     "none": ("nothing: a small CNN", None),
 }
-"""Trainings by their name in this script's option: what is planted, and the cause that has to get its time."""
+"""Trainings by their name in this script's option: the planted loss, and the cause that has to get its time."""
 
 
 class Network(pl.LightningModule):
-    """A small CNN of which the last rank may be late."""
+    """A small CNN. Its last rank can be late."""
 
     def __init__(self, plant: str) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def train(plant: str) -> None:
     torch.set_num_threads(1)
     slow = plant == "input" and "LOCAL_RANK" in os.environ
 
-    def collate(rows: Sequence[Any]) -> Any:
+    def collate(rows: list[Any]) -> Any:
         time.sleep(SLEEP_S * slow)
         return torch.utils.data.default_collate(rows)
 

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
 from lightning_perf.tune import campaign, pairs
 from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.levers.registry import LEVERS
@@ -162,15 +162,13 @@ GAINS = (0.0, -0.1, 0.01, 0.05, 0.1, 0.3)
 
 def table(minutes: float, tunings: int) -> str:
     """Return how often levers are kept on each machine, as a Markdown table."""
-    lines = [
-        "| machine | nothing helps: any kept | one loses 10 %: any kept | 1 % gained | 5 % | 10 % | 30 % |",
-        f"|---|{'---:|' * len(GAINS)}",
-    ]
+    rows = []
     for noise in MACHINES:
         # Shares close to 0 need more tunings.
         found = [share_kept(noise, gain, minutes, tunings if gain == 0 else tunings // 5) for gain in GAINS]
-        lines.append(f"| {noise.name} | {' | '.join(f'{100 * share:.1f} %' for share in found)} |")
-    return "\n".join(lines)
+        rows.append((noise.name, *(f"{100 * share:.1f} %" for share in found)))
+    heads = ("machine", "nothing helps: any kept", "one loses 10 %: any kept", "1 % gained", "5 %", "10 %", "30 %")
+    return markdown_table(heads, rows, len(GAINS))
 
 
 def main() -> None:
@@ -189,9 +187,7 @@ def main() -> None:
     ]
     for minutes in options.minutes:
         parts += [f"## {minutes:g} minutes", table(minutes, options.tunings)]
-    text = "\n\n".join(parts) + "\n"
-    print(text)
-    options.results.write_text(text, encoding="utf-8")
+    write_page(options.results, "\n\n".join(parts) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from benchmarks.compatibility.loops import LoopRow, LoopTable
 from benchmarks.compatibility.programs import PROGRAMS
 from benchmarks.compatibility.rows import ProgramRow
 from benchmarks.compatibility.scripts import SCRIPTS, ScriptRow
+from benchmarks.options import markdown_table
 from benchmarks.versions import device_name, versions_text
 
 BUSY_APART = 0.1
@@ -92,20 +94,14 @@ class Document:
         device, versions = device_name(), versions_text()
         with (Path(tempfile.gettempdir()) / "compatibility.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            cls._add(page, name, row, device, versions)
-
-    @classmethod
-    def _add(cls, page: Path, name: str, row: ProgramRow | ScriptRow | LoopTable, device: str, versions: str) -> None:
-        document = cls.read(page)
-        if not isinstance(row, LoopTable):  # which has its own
-            document.device, document.versions = device, versions
-        if isinstance(row, ProgramRow):
-            document.programs[name] = row
-        elif isinstance(row, ScriptRow):
-            document.scripts[name] = row
-        else:
-            document.loops = row
-        document.write(page)
+            document = cls.read(page)
+            if isinstance(row, LoopTable):  # which has its own device
+                document.loops = row
+            else:
+                document.device, document.versions = device, versions
+                rows: Any = document.programs if isinstance(row, ProgramRow) else document.scripts
+                rows[name] = row
+            document.write(page)
 
     def write(self, page: Path) -> None:
         """Write the page, and the results as JSON next to it."""
@@ -131,7 +127,7 @@ class Document:
             "program", "package", "measured by", "results the same", "steps", "step without → with, ms",
             "processor time, ms", "timer", "sums", "findings",
         )  # fmt: skip
-        table = _table(head, [_program_cells(name, row) for name, row in rows.items() if not row.error])
+        table = markdown_table(head, [_program_cells(name, row) for name, row in rows.items() if not row.error])
         parts = ["## Programs", table, PROGRAM_NOTES]
         if failed:
             parts += ["Not measured:", "\n".join(failed)]
@@ -149,17 +145,14 @@ class Document:
         parts = [
             "## Scripts under `lightning-perf run`",
             SCRIPT_NOTES,
-            _table(head, [_script_cells(row) for row in rows.values() if not row.error]),
+            markdown_table(head, [_script_cells(row) for row in rows.values() if not row.error]),
         ]
         return [*parts, "Not run:", "\n".join(failed)] if failed else parts
 
     def _loops(self) -> list[str]:
         if self.loops is None:
             return []
-        parts = [
-            "## One network in four loops",
-            LOOP_INTRODUCTION,
-        ]
+        parts = ["## One network in four loops", LOOP_INTRODUCTION]
         if self.loops.error:
             return [*parts, f"Not measured: {self.loops.error}"]
         rows = self.loops.rows
@@ -183,18 +176,13 @@ class Document:
         return [
             *parts,
             f"{same} ended in the same weights, bit for bit.{device}{busy}",
-            _table(head, lines),
+            markdown_table(head, lines),
             LOOP_NOTES,
         ]
 
 
 def _names(rows: Mapping[str, LoopRow], name: str) -> list[str]:
     return list(dict.fromkeys(part for row in rows.values() for part in getattr(row, name)))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def _yes(value: bool) -> str:

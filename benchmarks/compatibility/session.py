@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,31 @@ class Session:
         from lightning_perf import PerfTrainerCallback
 
         return [Clock(), PerfTrainerCallback(dirpath=self.perf_folder, report="none")]
+
+
+def lightning_module(network: Any, loss: Callable[[Any, Any], Any], optimizers: Callable[[Any], Any]) -> Any:
+    """Return a module of Lightning that trains a network and logs its loss.
+
+    Args:
+        loss: Takes the network and a batch.
+        optimizers: Takes the parameters, and returns the same as `configure_optimizers`.
+    """
+    import lightning.pytorch as pl
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002
+            value = loss(self.network, batch)
+            self.log("loss", value)
+            return value
+
+        def configure_optimizers(self) -> Any:
+            return optimizers(self.parameters())
+
+    return Module()
 
 
 _current: list[Session] = []

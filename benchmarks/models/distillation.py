@@ -5,8 +5,7 @@ Two tables, each over paired seeds:
 - *Gain*: the recipe's ``cnn-bn`` as the student of three averaged networks of its kind, which trained longer and on
   augmented pictures, in five situations where soft labels might help. With so few pictures, a single larger network was
   no better than the student: a ResNet-18 had 64 %, the student 71 %.
-- *Stability*: the recipe's ``cnn``, which has no batch norms after its convolutions, at several learning rates, with
-  the previous defaults and with the present ones.
+- *Stability*: the recipe's ``cnn``, which has no batch norms after its convolutions, at several learning rates.
 
 Run ``python -m benchmarks.models.distillation FOLDER [FOLDER ...]`` with folders of pictures that the recipe can read.
 Each set is split by capture once. The intervals (Student's t) cover the randomness of weights and order only.
@@ -14,13 +13,11 @@ Each set is split by capture once. The intervals (Student's t) cover the randomn
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from textwrap import TextWrapper
 
@@ -30,11 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
 from benchmarks.quiet import be_quiet
 from benchmarks.versions import device_name, versions_text
 from lightning_perf.inference import FineTuner, Validation, VariantError
-from lightning_perf.inference.training import TEMPERATURES, Distillation
+from lightning_perf.inference.training import TEMPERATURES
 from recipes.signlang.data.data_module import augment
 from recipes.signlang.data.image_set import read_image_set
 from recipes.signlang.data.split import split_images
@@ -42,7 +39,7 @@ from recipes.signlang.inference.distillation import accuracy_of
 from recipes.signlang.settings import SplitKind
 from recipes.signlang.training.model import SignClassifier, build_model
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[1] / "results" / "distillation.md"
 SIZE = 24
 """Width and height of the pictures in pixels: small, so that hundreds of trainings take minutes."""
 BATCH = 32
@@ -60,8 +57,6 @@ MEMBERS = 3
 TEACHER_EPOCHS = 3 * EPOCHS
 FEW = 5
 """One training capture in so many keeps its label in the cases with few labels."""
-PREVIOUS_TEMPERATURE = 4.0
-"""The default before. There was no warm-up and no clipping, and the rate of distilled students was not lowered."""
 
 
 class Batches:
@@ -257,12 +252,7 @@ def new_student(model: str, pictures: Pictures, seed: int) -> nn.Module:
 def train_side(side: Side, pictures: Pictures, seed: int, temperature: float) -> float | None:
     """Return a student's accuracy in per cent; None if its training diverged."""
     tuner = FineTuner(side.data, epochs=side.epochs, lr=LR, seed=seed, temperature=temperature, alpha=side.alpha)
-    try:
-        student = tuner(new_student("cnn-bn", pictures, seed), side.teacher)
-    except VariantError as error:
-        print(f"    seed {seed}: {error}", flush=True)
-        return None
-    return 100 * accuracy_of(student, pictures.validation)
+    return _share(lambda seed: tuner(new_student("cnn-bn", pictures, seed), side.teacher), pictures, seed)
 
 
 def choose_temperature(side: Side, pictures: Pictures) -> float:
@@ -274,9 +264,9 @@ def choose_temperature(side: Side, pictures: Pictures) -> float:
     return tuner.choose_temperature(new_student("cnn-bn", pictures, 0), side.teacher, held_out)
 
 
-def gain_rows(pictures: Pictures, cases: Sequence[Case], seeds: int) -> list[str]:
+def gain_rows(pictures: Pictures, cases: Sequence[Case], seeds: int) -> list[tuple[str, ...]]:
     """Measure the situations of one data set, and return rows of the table."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     alone_of: dict[Side, list[float | None]] = {}
     for case in cases:
         began = time.process_time()
@@ -285,69 +275,36 @@ def gain_rows(pictures: Pictures, cases: Sequence[Case], seeds: int) -> list[str
             alone_of[case.alone] = [train_side(case.alone, pictures, seed, temperature) for seed in range(seeds)]
         alone = alone_of[case.alone]
         distilled = [train_side(case.distilled, pictures, seed, temperature) for seed in range(seeds)]
-        cells = [
-            pictures.name,
-            case.name,
-            _shares(alone),
-            f"{temperature:g}",
-            _shares(distilled),
-            _gain(alone, distilled),
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-        print(f"{rows[-1]}  {time.process_time() - began:.0f} s", flush=True)
+        figures = _shares(alone), f"{temperature:g}", _shares(distilled), _gain(alone, distilled)
+        rows.append((pictures.name, case.name, *figures))
+        print(*rows[-1], f"{time.process_time() - began:.0f} s", sep=" | ", flush=True)
     return rows
 
 
-def stability_rows(pictures: Pictures, teacher: nn.Module, rates: Sequence[float], seeds: int) -> list[str]:
-    """Distil the CNN without batch norms at several learning rates, with the previous and the present defaults."""
+def stability_rows(pictures: Pictures, teacher: nn.Module, rates: Sequence[float], seeds: int) -> list[tuple[str, ...]]:
+    """Distil the CNN without batch norms at several learning rates."""
     batches = Batches(pictures.views, pictures.labels, pictures.training)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for lr in rates:
-        kinds: dict[str, Callable[[int], nn.Module]] = {
-            "previous": partial(_previous, pictures, batches, teacher, lr),
-            "present": partial(_present, pictures, batches, teacher, lr),
-        }
-        for name, make in kinds.items():
-            shares = [_share(make, pictures, seed) for seed in range(seeds)]
-            each = ", ".join("diverged" if share is None else f"{share:.1f}" for share in shares)
-            rows.append(f"| {pictures.name} | {lr:g} | {name} | {each} | {sum(share is None for share in shares)} |")
-            print(rows[-1], flush=True)
+
+        def train(seed: int, lr: float = lr) -> nn.Module:
+            tuner = FineTuner(batches, epochs=EPOCHS, lr=lr, seed=seed)
+            return tuner(new_student("cnn", pictures, seed), teacher)
+
+        shares = [_share(train, pictures, seed) for seed in range(seeds)]
+        each = ", ".join("diverged" if share is None else f"{share:.1f}" for share in shares)
+        rows.append((pictures.name, f"{lr:g}", each, str(sum(share is None for share in shares))))
+        print(*rows[-1], sep=" | ", flush=True)
     return rows
 
 
 def _share(make: Callable[[int], nn.Module], pictures: Pictures, seed: int) -> float | None:
+    """Return the accuracy of a trained student in per cent; None if its training diverged."""
     try:
         return 100 * accuracy_of(make(seed), pictures.validation)
     except VariantError as error:
         print(f"    seed {seed}: {error}", flush=True)
         return None
-
-
-def _present(pictures: Pictures, data: Batches, teacher: nn.Module, lr: float, seed: int) -> nn.Module:
-    return FineTuner(data, epochs=EPOCHS, lr=lr, seed=seed)(new_student("cnn", pictures, seed), teacher)
-
-
-def _previous(pictures: Pictures, data: Batches, teacher: nn.Module, lr: float, seed: int) -> nn.Module:
-    """Distil with the defaults of before, which `FineTuner` no longer has."""
-    from lightning.pytorch import Trainer
-
-    student = new_student("cnn", pictures, seed)
-    lr *= (PREVIOUS_TEMPERATURE + 1) / 2  # undoes the lower rate of distilled students
-    module = Distillation(
-        student, teacher, temperature=PREVIOUS_TEMPERATURE, lr=lr, warm_up=0.0, max_gradient_norm=None
-    )
-    torch.manual_seed(seed)
-    Trainer(
-        max_epochs=EPOCHS,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    ).fit(module, data)
-    if module.divergence is not None:
-        raise VariantError(module.divergence)
-    return student.eval()
 
 
 def _shares(values: Sequence[float | None]) -> str:
@@ -370,13 +327,12 @@ def _interval(values: Sequence[float], sign: str = "") -> str:
     return f"{mean:{sign}.1f} ({mean - half:{sign}.1f} to {mean + half:{sign}.1f})"
 
 
-def report(gains: Sequence[str], stability: Sequence[str], seeds: int, seconds: float) -> str:
+def report(gains: Sequence[tuple[str, ...]], stability: Sequence[tuple[str, ...]], seeds: int, seconds: float) -> str:
     """Return the page of results."""
     temperatures = ", ".join(f"{temperature:g}" for temperature in TEMPERATURES)
     introduction = (
-        f"Written by `python -m benchmarks.models.distillation`: {seeds} seeds, {seconds / 60:.0f} minutes of "
-        f"CPU time on one "
-        f"thread. {device_name()}; {versions_text()}."
+        f"Written by `python -m benchmarks.models.distillation`: {seeds} seeds, {seconds / 60:.0f} minutes of CPU time "
+        f"on one thread. {device_name()}; {versions_text()}."
     )
     method = (
         "The tables show accuracy in per cent on held-out captures, as mean and 95 % interval (Student's t) over "
@@ -391,8 +347,7 @@ def report(gains: Sequence[str], stability: Sequence[str], seeds: int, seconds: 
         f"with a fifth of them: {', '.join(teachers)}."
     )
     stable = (
-        f"The student is `cnn`, which has no batch norm after its convolutions, for {EPOCHS} epochs. The previous "
-        "defaults were T = 4, the learning rate of the labels alone, no warm-up and no clipping. The present ones are "
+        f"The student is `cnn`, which has no batch norm after its convolutions, for {EPOCHS} epochs. The defaults are "
         "T = 2, a rate divided by αT + 1 − α, a warm-up over a tenth of the steps, and gradients clipped to norm 5. A "
         "training counts as diverged if `Distillation` reports it. Chance is 4 % for 25 letters, 10 % for 10 digits."
     )
@@ -400,44 +355,33 @@ def report(gains: Sequence[str], stability: Sequence[str], seeds: int, seconds: 
     lines = [
         *("# Distillation", "", *wrap(introduction), "", *wrap(method), ""),
         *("## Does a teacher help?", "", *wrap(gain), ""),
-        "| data | case | labels alone | T | distilled | gain in points |",
-        "|---|---|---:|---:|---:|---:|",
-        *gains,
+        markdown_table(("data", "case", "labels alone", "T", "distilled", "gain in points"), gains, 4),
         *("", "## Is the training stable?", "", *wrap(stable), ""),
-        "| data | rate | defaults | accuracy by seed | diverged |",
-        "|---|---:|---|---|---:|",
-        *stability,
+        markdown_table(("data", "rate", "accuracy by seed", "diverged"), stability, 1),
     ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Measure, print and write."""
-    options = _options()
+    parser = make_parser(__doc__, RESULTS)
+    parser.add_argument(
+        "data", nargs="+", type=Path, metavar="FOLDER", help="folders of pictures that the recipe reads"
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="students of each kind (default: %(default)s)")
+    options = parser.parse_args()
     be_quiet()
     torch.set_num_threads(1)
     began = time.process_time()
-    gains: list[str] = []
-    stability: list[str] = []
+    gains: list[tuple[str, ...]] = []
+    stability: list[tuple[str, ...]] = []
     for folder in options.data:
         pictures = read_pictures(folder, SIZE)
         teacher, cases = make_cases(pictures)
         gains += gain_rows(pictures, cases, options.seeds)
         rates = RATES[:1] if stability else RATES
         stability += stability_rows(pictures, teacher, rates, options.seeds)
-    text = report(gains, stability, options.seeds, time.process_time() - began)
-    print(text)
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    options.results.write_text(text, encoding="utf-8")
-
-
-def _options() -> argparse.Namespace:
-    parser = make_parser(__doc__, RESULTS / "distillation.md")
-    parser.add_argument(
-        "data", nargs="+", type=Path, metavar="FOLDER", help="folders of pictures that the recipe reads"
-    )
-    parser.add_argument("--seeds", type=int, default=5, help="students of each kind (default: %(default)s)")
-    return parser.parse_args()
+    write_page(options.results, report(gains, stability, options.seeds, time.process_time() - began))
 
 
 if __name__ == "__main__":

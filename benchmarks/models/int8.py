@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
 from benchmarks.versions import device_name, versions_text
 from lightning_perf.inference.measurement.timing import predict
 from lightning_perf.inference.model import Subject
@@ -32,7 +32,7 @@ from lightning_perf.inference.variants.running import relative_difference
 from recipes.signlang.inference.held_out import gather_data
 from recipes.signlang.training.checkpoint import load_checkpoint
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[1] / "results" / "int8.md"
 CPU = torch.device("cpu")
 
 RANGES: tuple[tuple[str, str, dict[str, float]], ...] = (
@@ -63,7 +63,7 @@ COMPILED = (
 
 def main() -> None:
     """Measure, print and write."""
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the pictures are (default: as trained)")
     options = parser.parse_args()
@@ -95,9 +95,7 @@ def main() -> None:
                     rows.append(row(f"torchao, compiled {how}", call))
                 except AssertionError as error:
                     failures.append(f"- torchao, compiled {how}: stops ({str(error).splitlines()[0]})")
-    text = report(rows, failures, trained.model, len(labels), len(data.calibration))
-    print(text)
-    (RESULTS / "int8.md").write_text(text, encoding="utf-8")
+    write_page(options.results, report(rows, failures, trained.model, len(labels), len(data.calibration)))
 
 
 def outputs_of(call: Call, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -144,6 +142,7 @@ def compiled(program: Path, *, dynamic: bool, checked: bool) -> Call:
 
 def report(rows: list[Row], failures: list[str], model: str, pictures: int, calibration: int) -> str:
     """Return the table with its conditions."""
+    cells = [(row.choice, f"{row.right}/{pictures}", f"{100 * row.error:.1f} %") for row in rows]
     lines = [
         "# Choices behind int8",
         "",
@@ -151,9 +150,7 @@ def report(rows: list[Row], failures: list[str], model: str, pictures: int, cali
         f"calibrated with {calibration} training pictures. {device_name()}; {versions_text()}.",
         "Output error: the largest difference from the original's outputs, over its largest one.",
         "",
-        "| choice | right | output error |",
-        "|---|---:|---:|",
-        *(f"| {row.choice} | {row.right}/{pictures} | {100 * row.error:.1f} % |" for row in rows),
+        markdown_table(("choice", "right", "output error"), cells, 2),
         *(["", *failures] if failures else []),
     ]
     return "\n".join(lines) + "\n"

@@ -1,26 +1,30 @@
 """Print the report of each real trace, and check whether its figures agree with independent readings.
 
-    python benchmarks/reading/corpus.py /path/to/corpus
+    python -m benchmarks.reading.corpus /path/to/corpus
 
 The corpus is a folder with ``traces/`` and a ``reference.json``. Differences are printed in nanoseconds; only those in
 `EXPECTED` are expected. If the corpus has the recording of eight ranks (docs/corpus.md), the output also shows which
-rank waits for which. The script writes ``results/corpus.md`` in this folder. It exits with 1 if it found an unexpected
+rank waits for which. The script writes ``benchmarks/results/corpus.md``. It exits with 1 if it found an unexpected
 difference.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parents[1]
-# The repository instead of this folder, so that no file here shadows a module of the standard library.
-sys.path[0] = str(HERE.parent)
+import numpy as np
 
+import lightning_perf
+from benchmarks.options import make_parser, markdown_table, write_page
+from lightning_perf.analysis.steps.breakdown import breakdown
+from lightning_perf.trace.columns import DeviceKind
+from lightning_perf.units import format_duration
+
+RESULTS = Path(__file__).parents[1] / "results" / "corpus.md"
 EXPECTED = {
     "rank-70.Mar_25_20_48_12.2861.pt.trace.409ef99.json.gz": (
         "without step marks the recording begins at its first operator or device work; the reference begins at the "
@@ -37,12 +41,7 @@ COPIES = ("h2d", "d2h", "d2d", "p2p", "copy", "memcpy")
 
 def differences(path: Path, row: dict[str, Any]) -> list[str]:
     """Each figure of a trace that differs from the reference, in words."""
-    import numpy as np
-
-    from lightning_perf import read_trace
-    from lightning_perf.analysis.steps.breakdown import breakdown
-
-    trace = read_trace(path)
+    trace = lightning_perf.read_trace(path)
     steps, base = trace.steps, trace.metadata.base_time_ns
     complete = np.flatnonzero(steps.complete)
     found = []
@@ -72,10 +71,6 @@ def _sum(columns: list[Any], steps: int) -> list[int]:
 
 
 def _set_differences(trace: Any, sets: dict[str, int] | None) -> list[str]:
-    import numpy as np
-
-    from lightning_perf.trace.columns import DeviceKind
-
     if not sets:
         return []
     kernels = trace.device.kind <= DeviceKind.COLLECTIVE
@@ -101,9 +96,6 @@ def _covered_ns(trace: Any, rows: Any) -> int:
 
 def ranks_table(folder: Path) -> list[str]:
     """The ranks of one recorded run side by side, in Markdown; nothing where the corpus lacks it."""
-    import lightning_perf
-    from lightning_perf.units import format_duration
-
     if not folder.is_dir():
         print(f"no {folder}: see docs/corpus.md")
         return []
@@ -122,35 +114,21 @@ def ranks_table(folder: Path) -> list[str]:
         "",
         " ".join(report.who_waits),
         "",
-        "| rank | step | own work | waits | others wait for it | began late | arrived last |",
-        "|--:|--:|--:|--:|--:|--:|--:|",
-        *("| " + " | ".join(row) + " |" for row in rows),
+        markdown_table(
+            ("rank", "step", "own work", "waits", "others wait for it", "began late", "arrived last"), rows, 7
+        ),
     ]
 
 
 def main() -> int:
     """Print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("corpus", type=Path)
-    corpus: Path = parser.parse_args().corpus
-    import lightning_perf
-
-    lines = [
-        "# Real traces",
-        "",
-        (
-            f"lightning_perf {lightning_perf.__version__}, written by `benchmarks/reading/corpus.py`. Agreement "
-            f"is with the "
-            "exact rows (step windows, kernels = compute + communication, copies, memsets, total) and the device "
-            "sets of the corpus's `reference.json`, to the nanosecond."
-        ),
-        "",
-        "| file | verdict | top finding | agreement | CPU s |",
-        "|---|---|---|---|--:|",
-    ]
-    unexpected = 0
-    for row in json.loads((corpus / "traces" / "reference.json").read_text()):
-        path = corpus / "traces" / row["file"]
+    options = parser.parse_args()
+    traces: Path = options.corpus / "traces"
+    rows, unexpected = [], 0
+    for row in json.loads((traces / "reference.json").read_text()):
+        path = traces / row["file"]
         begin = time.process_time()
         report = lightning_perf.analyze(path)
         took = time.process_time() - begin
@@ -162,11 +140,21 @@ def main() -> int:
             agreement = "; ".join(found) + (f": {why}" if why else " **unexpected**")
         finding = report.findings[0].kind if report.findings else "none"
         cells = (row["file"], report.verdict.where, finding, agreement, f"{took:.2f}")
-        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
-        print(lines[-1])
-    lines += ranks_table(corpus / "traces" / RANKS)
-    (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "corpus.md").write_text("\n".join(lines) + "\n")
+        rows.append([cell.replace("|", "\\|") for cell in cells])
+        print(*rows[-1], sep=" | ", flush=True)
+    lines = [
+        "# Real traces",
+        "",
+        (
+            f"lightning_perf {lightning_perf.__version__}, written by `python -m benchmarks.reading.corpus`. Agreement "
+            "is with the exact rows (step windows, kernels = compute + communication, copies, memsets, total) and the "
+            "device sets of the corpus's `reference.json`, to the nanosecond."
+        ),
+        "",
+        markdown_table(("file", "verdict", "top finding", "agreement", "CPU s"), rows, 1),
+        *ranks_table(traces / RANKS),
+    ]
+    write_page(options.results, "\n".join(lines) + "\n")
     print(f"{unexpected} unexpected differences")
     return int(unexpected > 0)
 

@@ -11,12 +11,13 @@ operators told apart by the shapes of their inputs, and the text on the console.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from benchmarks.options import make_parser
 
 DOCUMENTS = {"report.json": ("--json",), "by_shape.json": ("--json", "--by-shape"), "console.txt": ()}
 """Name of each document, and the options of `analyze` that print it."""
@@ -45,7 +46,7 @@ def documents(trace: Path) -> dict[str, str]:
 
 def main() -> int:
     """Write or compare the documents; the exit code is 1 if any of them differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("folder", type=Path, help="where the documents are")
     parser.add_argument("--check", action="store_true", help="compare with the documents in FOLDER; write nothing")
     arguments = parser.parse_args()

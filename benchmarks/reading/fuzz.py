@@ -1,6 +1,6 @@
 """Damage real traces at random, read and analyse them: each case must end in sound results or a `TraceError`.
 
-    python benchmarks/reading/fuzz.py /path/to/corpus --cases 5000
+    python -m benchmarks.reading.fuzz /path/to/corpus --cases 5000
 
 The corpus is a folder with ``traces/``. The script prints how many cases ended in which way. For any other ending it
 prints the file and the seed that reproduce it, and exits with 1.
@@ -17,14 +17,11 @@ import time
 import traceback
 from pathlib import Path
 
-# The repository instead of this folder, so that no file here shadows a module of the standard library.
-sys.path[0] = str(Path(__file__).parents[2])
-
-from benchmarks.options import make_parser  # noqa: E402
-from lightning_perf import TraceError, read_trace  # noqa: E402
-from lightning_perf.analysis.rank import RankAnalysis, analyze_rank  # noqa: E402
-from tests.support.consistency import assert_consistent  # noqa: E402
-from tests.support.mutations import mutated  # noqa: E402
+from benchmarks.options import make_parser
+from lightning_perf import TraceError, read_trace
+from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
+from tests.support.consistency import assert_consistent
+from tests.support.mutations import mutated
 
 _LARGEST_SOURCE_BYTES = 4 << 20
 

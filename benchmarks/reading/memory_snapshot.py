@@ -9,7 +9,6 @@ Run as ``python -m benchmarks.reading.memory_snapshot``: prints a Markdown table
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import platform
 import random
@@ -19,6 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from benchmarks.options import make_parser, markdown_table, write_page
 
 RESULTS = Path(__file__).parents[1] / "results" / "memory_snapshot.md"
 SIZES = (10_000, 100_000, 1_000_000)
@@ -71,7 +72,7 @@ def make_snapshot(events: int, seed: int = 1) -> dict[str, Any]:
     return {"segments": [{**segment, "blocks": blocks}], "device_traces": [trace], "allocator_settings": {}}
 
 
-def measure(events: int, folder: Path) -> str:
+def measure(events: int, folder: Path) -> tuple[str, ...]:
     """Return a row of the table: events, size of the file, processor time, and the largest memory of a process."""
     path = folder / f"{events}.pickle"
     with path.open("wb") as file:
@@ -86,27 +87,28 @@ def measure(events: int, folder: Path) -> str:
     peak_bytes = after.ru_maxrss * 1024  # of the largest child until now
     size_mb = path.stat().st_size / 1e6
     path.unlink()
-    return f"| {events:,} | {size_mb:.0f} MB | {seconds:.1f} s | {peak_bytes / 1e9:.2f} GB |"
+    return f"{events:,}", f"{size_mb:.0f} MB", f"{seconds:.1f} s", f"{peak_bytes / 1e9:.2f} GB"
 
 
 def main() -> None:
     """Measure all sizes, the smallest first."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--events", type=int, help="measure one size and write nothing")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = [measure(events, Path(folder)) for events in ([options.events] if options.events else SIZES)]
-    table = "\n".join(["| events | file | processor time | memory |", "|---:|---:|---:|---:|", *rows])
-    print(table)
-    if options.events is None:
-        machine = f"{platform.machine()}, CPython {platform.python_version()}"
-        RESULTS.write_text(
-            "# Reading memory snapshots\n\n`lightning-perf analyze snapshot.pickle --json` as a process of its own, on "
-            f"{machine}. Stacks have {DEPTH} frames. *Processor time* is that of both processes. *Memory* is the "
-            "largest resident memory of one process.\n\n"
-            f"{table}\n\nMade by `python -m benchmarks.reading.memory_snapshot`.\n",
-            encoding="utf-8",
-        )
+    table = markdown_table(("events", "file", "processor time", "memory"), rows, 4)
+    if options.events is not None:
+        print(table)
+        return
+    machine = f"{platform.machine()}, CPython {platform.python_version()}"
+    write_page(
+        options.results,
+        "# Reading memory snapshots\n\n`lightning-perf analyze snapshot.pickle --json` as a process of its own, on "
+        f"{machine}. Stacks have {DEPTH} frames. *Processor time* is that of both processes. *Memory* is the "
+        f"largest resident memory of one process.\n\n{table}\n\n"
+        "Made by `python -m benchmarks.reading.memory_snapshot`.\n",
+    )
 
 
 if __name__ == "__main__":

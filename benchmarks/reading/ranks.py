@@ -1,7 +1,7 @@
 """Measure how the time to analyse a run grows with its ranks.
 
-    python benchmarks/reading/ranks.py /path/to/corpus --ranks 1 2 4 8 16 32
-    python benchmarks/reading/ranks.py /path/to/corpus --ranks 1 64 --size-mb 100 --jobs 1 2 --results many_ranks
+    python -m benchmarks.reading.ranks /path/to/corpus --ranks 1 2 4 8 16 32
+    python -m benchmarks.reading.ranks /path/to/corpus --ranks 1 64 --size-mb 100 --jobs 1 2 --results many_ranks
 
 The traces are from a real DDP training (`replicate.py` makes one of any size), with one file for each rank. Each rank
 starts its steps a little later than the previous one, so that ranks wait for each other. Every measurement is a fresh
@@ -9,7 +9,7 @@ process that analyses the whole folder; CPU seconds include its worker processes
 analysed by as many processes at once as there are cores. The cache of columns is off. The order of the arms changes
 from round to round, and the median of the rounds is reported.
 
-Writes ``results/ranks.json`` and ``.md`` in this folder (``--results`` chooses another place).
+Writes ``benchmarks/results/ranks.json`` and ``.md`` (``--results`` chooses another place).
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ import random
 import re
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parents[1]
-# The repository instead of this folder, so that no file here shadows a module of the standard library.
-sys.path[0] = str(HERE.parent)
+from benchmarks.comparing.replicate import replicate
+from benchmarks.options import make_parser, markdown_table, write_page
+from benchmarks.processes import peak_memory_mb, processor_time_s, run_module
+from lightning_perf.machine.environment import cpu_name
+from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
+from lightning_perf.workers.limits import usable_cpus
 
+RESULTS = Path(__file__).parents[1] / "results" / "ranks"
 METHOD_VERSION = 2
 
 SOURCE = "hta/nccl_parser_config/nccl_data.b4b6dce.json.gz"
@@ -79,14 +81,14 @@ def worker(folder: Path, jobs: int) -> None:
     from lightning_perf import analyze
     from lightning_perf.report.recordings import analyze_recordings
 
-    begin = time.perf_counter(), _cpu_s()
+    begin = time.perf_counter(), processor_time_s()
     report = analyze(folder, executor=functools.partial(analyze_recordings, jobs=jobs))
-    wall_s, cpu_s = time.perf_counter() - begin[0], _cpu_s() - begin[1]
+    wall_s, cpu_s = time.perf_counter() - begin[0], processor_time_s() - begin[1]
     compared = report.distributed
     figures = {
         "wall_s": wall_s,
         "cpu_s": cpu_s,
-        "peak_mb": _peak_mb(),
+        "peak_mb": peak_memory_mb(),
         "worker_peak_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
         "ranks": len(report.ranks),
         "matched_collectives": compared.matched_collectives if compared is not None else 0,
@@ -94,78 +96,46 @@ def worker(folder: Path, jobs: int) -> None:
     print(json.dumps(figures))
 
 
-def _peak_mb() -> float:
-    # ru_maxrss of this process would include the memory of its parent at the start.
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
-def _cpu_s() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
 def measure(folder: Path, jobs: int) -> dict[str, Any]:
     """One measurement in a fresh process."""
-    from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
-
-    command = [sys.executable, __file__, "--worker", str(folder), "--jobs", str(jobs)]
-    environment = {**os.environ, CACHE_VARIABLE: OFF}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise SystemExit(f"analysing {folder} failed:\n{done.stderr}")
-    figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    given = ("--worker", folder, "--jobs", jobs)
+    found = run_module("benchmarks.reading.ranks", *given, environment={**os.environ, CACHE_VARIABLE: OFF})
+    figures: dict[str, Any] = json.loads(found)
     return figures
 
 
-def table(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """The results as Markdown."""
-    first = rows[0]
-    lines = [
-        "# Analysis time by ranks",
-        "",
-        (
-            f"`benchmarks/reading/ranks.py`, method {about['method_version']}: {about['size_mb']:.0f} MB of "
-            f"JSON a rank, "
-            f"{about['cores']} cores ({about['cpu']}), Python {about['python']}, medians of {about['rounds']} rounds, "
-            f"load average at the start {about['load_average_at_start'][0]:.1f}."
-        ),
-        "",
-        "| ranks | jobs | wall s | CPU s | wall s a rank | CPU s a rank | peak MB | worker MB | matched collectives |",
-        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+def page(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Return the results as Markdown."""
+    cells = []
     for row in rows:
-        ranks = row["ranks"]
-        cells = (
-            ranks,
-            row["jobs"],
-            f"{row['wall_s']:.2f}",
-            f"{row['cpu_s']:.2f}",
-            f"{row['wall_s'] / ranks:.2f}",
-            f"{row['cpu_s'] / ranks:.2f}",
-            f"{row['peak_mb']:.0f}",
-            f"{row['worker_peak_mb']:.0f}" if row["worker_peak_mb"] else "–",
-            f"{row['matched_collectives']:,}",
+        ranks, times = row["ranks"], (row["wall_s"], row["cpu_s"])
+        figures = [f"{time_s / each:.2f}" for each in (1, ranks) for time_s in times]
+        worker_mb = f"{row['worker_peak_mb']:.0f}" if row["worker_peak_mb"] else "–"
+        cells.append(
+            (ranks, row["jobs"], *figures, f"{row['peak_mb']:.0f}", worker_mb, f"{row['matched_collectives']:,}")
         )
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    last = rows[-1]
+    heads = ("ranks", "jobs", "wall s", "CPU s", "wall s a rank", "CPU s a rank", "peak MB", "worker MB")
+    first, last = rows[0], rows[-1]
     growth = (last["cpu_s"] / first["cpu_s"]) / (last["ranks"] / first["ranks"])
-    lines += ["", f"CPU time a rank at {last['ranks']} ranks is {growth:.2f} times that at {first['ranks']}."]
-    return "\n".join(lines) + "\n"
+    return (
+        "# Analysis time by ranks\n\n"
+        f"`python -m benchmarks.reading.ranks`, method {about['method_version']}: {about['size_mb']:.0f} MB of JSON a "
+        f"rank, {about['cores']} cores ({about['cpu']}), Python {about['python']}, medians of {about['rounds']} "
+        f"rounds, load average at the start {about['load_average_at_start'][0]:.1f}.\n\n"
+        f"{markdown_table((*heads, 'matched collectives'), cells, 9)}\n\n"
+        f"CPU time a rank at {last['ranks']} ranks is {growth:.2f} times that at {first['ranks']}.\n"
+    )
 
 
 def main() -> None:
     """Make the runs, take turns, write the results."""
-    from lightning_perf.workers.limits import usable_cpus
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("corpus", type=Path, nargs="?", help="the folder that holds traces/")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--size-mb", type=int, default=20, help="JSON text a rank")
     parser.add_argument("--jobs", type=int, nargs="+", default=[usable_cpus()], help="processes at once")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning_perf_ranks")
-    parser.add_argument("--results", type=Path, default=HERE / "results" / "ranks", help="the files without suffix")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker is not None:
@@ -173,9 +143,6 @@ def main() -> None:
         return
     if arguments.corpus is None:
         parser.error("name the folder that holds traces/")
-    from benchmarks.comparing.replicate import replicate
-    from lightning_perf.machine.environment import cpu_name
-
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
     trace = work / f"one_rank_{arguments.size_mb}.json"
@@ -204,11 +171,8 @@ def main() -> None:
     for (ranks, jobs), figures in found.items():
         row = {key: statistics.median(each[key] for each in figures) for key in figures[0]}
         rows.append({**row, "ranks": ranks, "jobs": jobs, "matched_collectives": int(row["matched_collectives"])})
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    write_page(arguments.results.with_suffix(".md"), page(about, rows))
     arguments.results.with_suffix(".json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    text = table(about, rows)
-    arguments.results.with_suffix(".md").write_text(text)
-    print(text)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ figure is the time to the first byte of the sample's report once it is cached. T
 of the large trace is ready. The others are times to the first byte of the sample's report and of the list of runs in
 the meantime.
 
-    python benchmarks/reading/tensorboard_tab.py /path/to/trace.json.gz --size-mb 200
+    python -m benchmarks.reading.tensorboard_tab /path/to/trace.json.gz --size-mb 200
 
 Prints a table and writes it to ``benchmarks/results/tensorboard_tab.md``.
 """
@@ -23,19 +23,16 @@ import time
 import urllib.request
 from pathlib import Path
 
-HERE = Path(__file__).parents[1]
-# The repository instead of this folder, so that no file here shadows a module of the standard library.
-sys.path[0] = str(HERE.parent)
-
-from benchmarks.comparing.replicate import replicate  # noqa: E402
-from benchmarks.options import make_parser  # noqa: E402
-from lightning_perf.machine.environment import cpu_name  # noqa: E402
+from benchmarks.comparing.replicate import replicate
+from benchmarks.options import make_parser, markdown_table, write_page
+from benchmarks.processes import load_average
+from lightning_perf.machine.environment import cpu_name
 
 METHOD = 1
 """Version of the method: figures of different versions are not comparable."""
 
 ROUNDS = 50
-RESULTS = HERE / "results" / "tensorboard_tab.md"
+RESULTS = Path(__file__).parents[1] / "results" / "tensorboard_tab.md"
 
 
 def first_byte(address: str) -> tuple[int, float]:
@@ -98,30 +95,20 @@ def main() -> None:
     parser.add_argument("trace", type=Path, help="a real trace, .json or .json.gz")
     parser.add_argument("--size-mb", type=int, default=200, help="size of the large one as JSON (default: 200)")
     options = parser.parse_args()
-    load = os.getloadavg()[0]
+    load = load_average()
     size_bytes, figures = serve_and_measure(options.trace, options.size_mb)
-    header = (
-        f"Written by `python benchmarks/reading/tensorboard_tab.py`, method {METHOD}. {cpu_name()}, "
-        f"{os.cpu_count()} cores, "
-        f"load average {load:.1f} at the start. Sample: {options.trace.name}; large: the same repeated to "
-        f"{size_bytes / 1e6:.0f} MB."
-    )
-    lines = [
-        "# The PERF tab's answers",
-        "",
-        header,
-        "",
-        "| request | requests | median ms | most ms |",
-        "|---|--:|--:|--:|",
-        *(
-            f"| {what} | {len(times)} | {statistics.median(times):,.1f} | {max(times):,.1f} |"
-            for what, times in figures.items()
-            if times
-        ),
+    rows = [
+        (what, len(times), f"{statistics.median(times):,.1f}", f"{max(times):,.1f}")
+        for what, times in figures.items()
+        if times
     ]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    options.results.write_text(text)
+    write_page(
+        options.results,
+        "# The PERF tab's answers\n\n"
+        f"Written by `python -m benchmarks.reading.tensorboard_tab`, method {METHOD}. {cpu_name()}, {os.cpu_count()} "
+        f"cores, load average {load} at the start. Sample: {options.trace.name}; large: the same repeated to "
+        f"{size_bytes / 1e6:.0f} MB.\n\n{markdown_table(('request', 'requests', 'median ms', 'most ms'), rows, 3)}\n",
+    )
 
 
 if __name__ == "__main__":

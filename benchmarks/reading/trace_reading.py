@@ -1,6 +1,6 @@
 """Time and memory of reading and analysing traces, compared with a floor and other tools, in one interleaved run.
 
-    python benchmarks/reading/trace_reading.py /path/to/corpus --traceinsight-python /venv/bin/python
+    python -m benchmarks.reading.trace_reading /path/to/corpus --traceinsight-python /venv/bin/python
 
 Traces of the wanted sizes are made once by repeating a real one with later times and new correlation numbers. Every
 measurement is a fresh process, and the arms take turns. The median of the rounds is reported: wall and CPU seconds
@@ -20,12 +20,11 @@ after the imports, peak resident memory, and its peak without pages of files, wh
 
 An arm that read nothing is an error: each of them counts the events that it has in the end.
 
-Writes ``results/trace_reading.json`` and ``.md`` in this folder (``--results`` chooses another place).
+Writes ``benchmarks/results/trace_reading.json`` and ``.md`` (``--results`` chooses another place).
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import functools
 import gc
@@ -34,7 +33,6 @@ import importlib.util
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -45,19 +43,14 @@ from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).parents[1]
-# The repository instead of this folder, so that no file here shadows a module of the standard library.
-sys.path[0] = str(HERE.parent)
+from benchmarks.comparing.replicate import replicate
+from benchmarks.options import make_parser, markdown_table, write_page
+from benchmarks.processes import peak_memory_mb, processor_time_s
+from lightning_perf.machine.environment import cpu_name
+from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
 
+RESULTS = Path(__file__).parents[1] / "results" / "trace_reading"
 METHOD_VERSION = 6
-
-PROCESSES = (2, 4, 8, 16)
-"""Numbers of worker processes that the forecast is for."""
-
-COMPUTED = (
-    "Computed (not measured) from the processor times of `read_trace_cores`: one process cuts the text, joins the rows "
-    "and sorts them. Its time and that of the workers overlap wholly (least) or not at all (most)."
-)
 
 SAMPLE_S = 0.02
 """Time between two looks at the memory of a measured process."""
@@ -145,30 +138,17 @@ WORKERS: dict[str, tuple[Callable[[Path], int], tuple[str, ...]]] = {
 }
 
 
-def peak_mb() -> float:
-    """Return the peak resident memory of this program; ``ru_maxrss`` would include its parent's memory at the start."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
-def cpu_s() -> float:
-    """Return the processor time of this program and of its worker processes that have ended."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
 def worker(arm: str, path: Path) -> None:
     """Measure one arm in this process and print the figures."""
     run, modules = WORKERS[arm]
     for module in modules:
         importlib.import_module(module)
-    wall, cpu, own = time.perf_counter(), cpu_s(), time.process_time()
+    wall, cpu = time.perf_counter(), processor_time_s()
     count = run(path)
     figures = {
         "wall_s": time.perf_counter() - wall,
-        "cpu_s": cpu_s() - cpu,
-        "own_cpu_s": time.process_time() - own,
-        "peak_mb": peak_mb(),
+        "cpu_s": processor_time_s() - cpu,
+        "peak_mb": peak_memory_mb(),
         "count": count,
     }
     print(json.dumps(figures))
@@ -176,12 +156,10 @@ def worker(arm: str, path: Path) -> None:
 
 def measure(arm: str, path: Path, traceinsight_python: str | None) -> dict[str, Any]:
     """One measurement in a fresh process."""
-    from lightning_perf.run_files.user_cache import CACHE_VARIABLE, OFF
-
     if arm == "traceinsight":
         command = [str(traceinsight_python), "-c", _TRACEINSIGHT, str(path), str(path.parent)]
     else:
-        command = [sys.executable, __file__, "--worker", arm, str(path)]
+        command = [sys.executable, "-m", "benchmarks.reading.trace_reading", "--worker", arm, str(path)]
     again = arm.startswith("read_again")
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, CACHE_VARIABLE: cache if again or arm == "analyze_kept" else OFF}
@@ -206,17 +184,8 @@ def watched(command: list[str], environment: dict[str, str]) -> tuple[int, str, 
     return process.returncode, output, errors, peak_kb / 1024
 
 
-def linear_fit(events: list[float], seconds: list[float]) -> dict[str, float]:
-    """Least squares of CPU seconds against events."""
-    slope, intercept = np.polyfit(events, seconds, 1)
-    r = np.corrcoef(events, seconds)[0, 1]
-    return {"microseconds_per_event": slope * 1e6, "intercept_s": float(intercept), "r_squared": float(r * r)}
-
-
 def environment(traceinsight_python: str | None) -> dict[str, Any]:
     """Hardware and versions."""
-    from lightning_perf.machine.environment import cpu_name
-
     versions = {}
     for package in ("msgspec", "numpy", "isal", "torch-tb-profiler"):
         found = next(iter(importlib.metadata.distributions(name=package)), None)
@@ -240,7 +209,7 @@ def environment(traceinsight_python: str | None) -> dict[str, Any]:
 
 def main() -> None:
     """Make the traces, take turns, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("corpus", type=Path, help="the folder that holds traces/")
     parser.add_argument("--sizes-mb", type=int, nargs="+", default=[50, 200, 1000])
     parser.add_argument("--sources", nargs="+", choices=sorted(SOURCES), default=["A", "B"])
@@ -250,7 +219,6 @@ def main() -> None:
     parser.add_argument("--peer-sources", nargs="+", choices=sorted(SOURCES), help="sources for the slow peers: all")
     parser.add_argument("--traceinsight-python", default=None)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning_perf_bench")
-    parser.add_argument("--results", default="trace_reading", help="name of the files below results/")
     arguments = parser.parse_args()
     arms = list(arguments.arms)
     if "traceinsight" in arms and not arguments.traceinsight_python:
@@ -259,8 +227,6 @@ def main() -> None:
     if "torch_tb_profiler" in arms and importlib.util.find_spec("torch_tb_profiler") is None:
         print("torch_tb_profiler left out: it is not installed here")
         arms.remove("torch_tb_profiler")
-    from benchmarks.comparing.replicate import replicate
-
     arguments.work.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     about = environment(arguments.traceinsight_python)
@@ -298,89 +264,32 @@ def summary(source: str, path: Path, arm: str, found: list[dict[str, Any]]) -> d
     row["rounds"] = len(good)
     if arm == "floor":
         row["events"] = good[0]["count"]
-    if "own_cpu_s" in good[0]:
-        row["own_cpu_s"] = round(float(np.median([figures["own_cpu_s"] for figures in good])), 3)
     return row
 
 
-def more_processes(rows: list[dict[str, Any]]) -> list[str]:
-    """A forecast for machines with more cores: the process that cuts and joins stays one, and the rest is divided."""
-    lines = []
-    for row in rows:
-        if row["arm"] != "read_trace_cores" or row.get("own_cpu_s", 0) >= row.get("cpu_s", 0):
-            continue  # without worker processes
-        own, shared = row["own_cpu_s"], row["cpu_s"] - row["own_cpu_s"]
-        for number in PROCESSES:
-            least, most = max(own, shared / number), own + shared / number
-            lines.append(f"| {row['source']} | {row['size_mb']} | {number} | {least:.2f} | {most:.2f} |")
-    if not lines:
-        return []
-    return [
-        "",
-        COMPUTED,
-        "",
-        "| source | MB | workers | least wall s | most wall s |",
-        "|---|--:|--:|--:|--:|",
-        *lines,
-    ]
-
-
-def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def write(results: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """Write the results as JSON and as a table."""
     floors = {(row["source"], row["size_mb"]): row for row in rows if row["arm"] == "floor" and "error" not in row}
-    fits = {}
-    for source in sorted({row["source"] for row in rows}):
-        for arm in sorted({row["arm"] for row in rows}):
-            points = [
-                (floors[source, row["size_mb"]]["events"], row["cpu_s"])
-                for row in rows
-                if row["source"] == source
-                and row["arm"] == arm
-                and "error" not in row
-                and (source, row["size_mb"]) in floors
-            ]
-            if len(points) >= 2:
-                fits[f"{source} {arm}"] = linear_fit([float(e) for e, _ in points], [s for _, s in points])
-    folder = HERE / "results"
-    folder.mkdir(exist_ok=True)
-    document = {"about": about, "rows": rows, "fits": fits}
-    (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
-    lines = [
-        "# Reading and analysing traces",
-        "",
-        f"{about['date']}, {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB; Python {about['python']}; "
-        + ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-        + f"; load average {about['load_average_at_start'][0]:.1f} at the start. Method version "
-        + f"{about['method_version']}: `benchmarks/reading/trace_reading.py` describes the arms. Medians of "
-        f"interleaved " + "rounds, each a fresh process; imports are not counted.",
-        "",
-        "| source | MB | events | arm | wall s | × floor | CPU s | × floor | peak MiB | without files |",
-        "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|",
-    ]
+    cells = []
     for row in rows:
         base = floors.get((row["source"], row["size_mb"]))
-        events = f"{base['events']:,}" if base else ""
-        if "error" in row:
-            figures = f"failed: {row['error']} | | | | | "
-        else:
-            wall, cpu = (f"{row[key] / base[key]:.2f}" if base else "" for key in ("wall_s", "cpu_s"))
-            memory = f"{row['peak_mb']:.0f} | {row['anonymous_mb']:.0f}"
-            figures = f"{row['wall_s']:.2f} | {wall} | {row['cpu_s']:.2f} | {cpu} | {memory}"
-        lines.append(f"| {row['source']} | {row['size_mb']} | {events} | {row['arm']} | {figures} |")
-    lines += more_processes(rows)
-    if fits:
-        lines += [
-            "",
-            "CPU seconds against events, least squares:",
-            "",
-            "| | µs an event | intercept s | R² |",
-            "|---|--:|--:|--:|",
-        ]
-    lines += [
-        f"| {fitted} | {fit['microseconds_per_event']:.3f} | {fit['intercept_s']:.3f} | {fit['r_squared']:.5f} |"
-        for fitted, fit in fits.items()
-    ]
-    (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
+        figures = [f"failed: {row['error']}", *[""] * 5] if "error" in row else []
+        for key in () if figures else ("wall_s", "cpu_s"):
+            figures += [f"{row[key]:.2f}", f"{row[key] / base[key]:.2f}" if base else ""]
+        figures += [] if "error" in row else [f"{row[key]:.0f}" for key in ("peak_mb", "anonymous_mb")]
+        cells.append((row["source"], row["size_mb"], f"{base['events']:,}" if base else "", row["arm"], *figures))
+    heads = ("source", "MB", "events", "arm", "wall s", "× floor", "CPU s", "× floor", "peak MiB", "without files")
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    write_page(
+        results.with_suffix(".md"),
+        "# Reading and analysing traces\n\n"
+        f"{about['date']}, {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB; Python {about['python']}; "
+        f"{versions}; load average {about['load_average_at_start'][0]:.1f} at the start. Method version "
+        f"{about['method_version']}: `benchmarks.reading.trace_reading` describes the arms. Medians of interleaved "
+        f"rounds, each a fresh process; imports are not counted.\n\n{markdown_table(heads, cells, 6)}\n",
+    )
+    document = {"about": about, "rows": rows}
+    results.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

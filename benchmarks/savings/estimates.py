@@ -15,7 +15,8 @@ but less certain. It writes three files to ``benchmarks/results/``:
 - ``estimates.jsonl``: the given estimates with their outcomes, which ``lightning-perf explain --estimates`` reads
 
 The errors of probed ranges come from the first 24 networks. ``--set fresh`` measures others, to which no constant was
-fitted (``estimates_fresh.md``).
+fitted (``estimates_fresh.md``). ``--set compiled`` follows the estimate of ``analyze --probe --compile`` instead
+(``compile_estimates.md``). It needs a C++ compiler.
 
 After a change to the estimates, ``--estimates-only`` profiles the networks again and keeps the measured gains.
 """
@@ -24,8 +25,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,7 +36,8 @@ import lightning.pytorch as pl
 import msgspec
 import torch
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table
+from benchmarks.processes import load_average, run_module
 from benchmarks.quiet import be_quiet
 from benchmarks.savings.fits import BASELINE, Fits, Setting, gain_of, measure_apart, usual_step_s
 from benchmarks.savings.networks import SETS, Network
@@ -45,6 +45,7 @@ from benchmarks.versions import device_name, known_versions, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.estimates.calibration import verdict_of
 from lightning_perf.findings.finding import Finding
+from lightning_perf.probe.run import probe_path
 from lightning_perf.report.build import analyze
 from lightning_perf.run_files.atomic import replace_file
 from lightning_perf.run_files.estimates import ESTIMATES, EstimateOutcome, Source
@@ -52,8 +53,8 @@ from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.values import Estimate
 
 RESULTS = {
-    "seen": Path(__file__).parents[1] / "results" / "estimates.md",
-    "fresh": Path(__file__).parents[1] / "results" / "estimates_fresh.md",
+    name: Path(__file__).parents[1] / "results" / f"{page}.md"
+    for name, page in {"seen": "estimates", "fresh": "estimates_fresh", "compiled": "compile_estimates"}.items()
 }
 TRIAL = Path("build") / "estimates" / "estimates.md"
 """Page of a run with other networks, or with only some of them."""
@@ -62,6 +63,7 @@ DESCRIPTIONS = {
     "seen": "known when the errors of probed ranges were chosen",
     "fresh": "that no constant was fitted to",
     "planted": "that constants were fitted to",
+    "compiled": "that the error of estimates of torch.compile was not fitted to",
 }
 METHOD = 4
 """Version of the method: figures of different versions are not comparable."""
@@ -88,6 +90,8 @@ ADVICE: dict[str, Setting] = {
     "twice the batch": Setting("cpu-overhead", batches=2),
     "fused optimizer": Setting("unfused-optimizer", fused=True),
 }
+COMPILING = {"torch.compile": Setting("cpu-overhead", compiled=True)}
+"""The advice of the set ``compiled``."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +116,17 @@ class Profile:
     Attributes:
         step_ms: Median time of its steps without the profiler.
         findings: The findings, by the IDs of their rules.
+        compiled: The estimate of `torch.compile`, which is in no finding.
     """
 
     step_ms: float
     findings: Mapping[str, Finding]
+    compiled: Given | None = None
 
     def given(self, rule: str) -> Given | None:
         """Return the estimate of a rule, as shares of the step without the profiler; None without one."""
+        if self.compiled is not None:
+            return self.compiled
         finding = self.findings.get(rule)
         if finding is None or finding.saving_low_ms is None or finding.saving_high_ms is None:
             return None
@@ -201,7 +209,7 @@ class Measured(msgspec.Struct):
     processes: int = 1
 
 
-def profile(fits: Fits, *, held_back: bool) -> Profile:
+def profile(fits: Fits, *, held_back: bool, compiles: bool = False) -> Profile:
     """Profile a fit, and return also the findings that its report holds back if asked to."""
     fits.fit(pl.Callback(), 3)  # loads kernels
     with tempfile.TemporaryDirectory() as folder:
@@ -211,15 +219,22 @@ def profile(fits: Fits, *, held_back: bool) -> Profile:
             steps["probe"] = PROBE_S
         callback = PerfCallback(dirpath=folder, report="none", **steps)  # type: ignore[arg-type]
         fits.fit(callback, skipped + 3 + PROFILED_STEPS)
-        report = analyze(next(Path(folder).rglob("*.pt.trace.json.gz")).parent)
+        recording = next(Path(folder).rglob("*.pt.trace.json.gz")).parent
+        report = analyze(recording)
         assert report.step_times is not None
+        step_ns, compiled = report.step_times.p50_ns, None
+        if compiles:
+            change = probe_path(recording, PROBE_S, compiles=True).change("compile")
+            assert change is not None, "the probe could not compile"
+            compiled = Given(change.low_ns / step_ns, change.high_ns / step_ns, "probed")
         findings = (*report.findings, *(held.finding for held in report.held_back if held_back))
-        return Profile(report.step_times.p50_ns / 1e6, {finding.kind: finding for finding in findings})
+        return Profile(step_ns / 1e6, {finding.kind: finding for finding in findings}, compiled)
 
 
 def estimate_again(measured: Measured, network: Network, *, held_back: bool) -> Measured:
     """Profile a network, and return its measured gains with the new estimates."""
-    found = profile(Fits(network, BASELINE), held_back=held_back)
+    compiles = any(row.advice in COMPILING for row in measured.rows)
+    found = profile(Fits(network, BASELINE), held_back=held_back, compiles=compiles)
     rows = [replace(row, given=found.given(row.rule)) for row in measured.rows]
     return msgspec.structs.replace(measured, rows=rows)
 
@@ -247,10 +262,10 @@ def measure(
     """
     began = time.monotonic()
     fits = Fits(network, BASELINE)
-    settings = {advice: ADVICE[advice] for advice in only}
+    settings = {advice: (ADVICE | COMPILING)[advice] for advice in only}
     if not fits.has_images():
         settings.pop("channels last", None)
-    found = profile(fits, held_back=held_back)
+    found = profile(fits, held_back=held_back, compiles=not COMPILING.keys().isdisjoint(settings))
     rows = []
     names = list(settings)
     together = fits.settings_in_memory() - 1
@@ -264,7 +279,7 @@ def measure(
     return Measured(name, METHOD, rows, time.monotonic() - began, processes)
 
 
-def line(row: Row) -> str:
+def cells(row: Row) -> tuple[str, ...]:
     """Return one row of the table."""
     estimate = width = source = "–"
     if row.given is not None:
@@ -275,8 +290,7 @@ def line(row: Row) -> str:
     interval = "" if gain.low is None or gain.high is None else f" ({100 * gain.low:.1f} – {100 * gain.high:.1f})"
     measured = "–" if gain.value is None else f"{100 * gain.value:.1f}{interval}"
     verdict = row.verdict if row.verdict in ("inside", "rightly not given", "cannot be told") else f"**{row.verdict}**"
-    cells = (row.network, row.advice, f"{row.step_ms:.1f}", estimate, source, measured, verdict, width)
-    return f"| {' | '.join(cells)} |"
+    return row.network, row.advice, f"{row.step_ms:.1f}", estimate, source, measured, verdict, width
 
 
 @dataclass(frozen=True)
@@ -335,24 +349,22 @@ def summary(rows: Sequence[Row]) -> str:
     inside = clopper_pearson(found.inside, found.given)
     spread = "" if inside.value is None else f", {_share(inside.value)} ({_share(inside.low)} to {_share(inside.high)})"
     undecided = found.given - found.inside - found.outside
-    return "\n".join(
-        (
-            "| figure | goal | measured |",
-            "|---|---|---|",
-            f"| width of the estimate, median | at most 1.5 | {found.median_width:.2f} |",
-            f"| width of the estimate, 90th percentile | at most 2.5 | {found.wide:.2f} |",
-            (
-                f"| gains inside the estimate | at least 85 % | {found.inside} of {found.given}{spread}; "
-                f"{found.outside} certainly outside, {undecided} cannot be told |"
-            ),
-            f"| advice that makes the step more than 3 % slower | 0 | {found.harmful} |",
-            f"| gains over 5 % that were advised | at least 80 % | {found.advised} of {found.large} |",
-        )
-    ).replace("inf", "∞")
+    outside = f"{found.outside} certainly outside, {undecided} cannot be told"
+    rows_of_goals = (
+        ("width of the estimate, median", "at most 1.5", f"{found.median_width:.2f}"),
+        ("width of the estimate, 90th percentile", "at most 2.5", f"{found.wide:.2f}"),
+        ("gains inside the estimate", "at least 85 %", f"{found.inside} of {found.given}{spread}; {outside}"),
+        ("advice that makes the step more than 3 % slower", "0", found.harmful),
+        ("gains over 5 % that were advised", "at least 80 %", f"{found.advised} of {found.large}"),
+    )
+    return markdown_table(("figure", "goal", "measured"), rows_of_goals).replace("inf", "∞")
 
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.0f} %"
+
+
+HEADS = ("network", "advice", "step, ms", "estimate, %", "source", "gain, % (95 % interval)", "verdict", "width")
 
 
 def page(measured: Sequence[Measured], options: argparse.Namespace) -> str:
@@ -365,13 +377,12 @@ def page(measured: Sequence[Measured], options: argparse.Namespace) -> str:
         f"# Estimates and measured gains\n\nWritten by `python -m benchmarks.savings.estimates`, method {METHOD}: "
         f"{len(measured)} networks {DESCRIPTIONS[options.set]}, {each} per setting with {options.rounds} rounds of a "
         f"few steps, {minutes:.0f} minutes in all. {device_name()}, one thread where no other number is given; load "
-        f"average {os.getloadavg()[0]:.1f} at the end, including this benchmark. {versions_text()}.\n\n"
+        f"average {load_average()} at the end, including this benchmark. {versions_text()}.\n\n"
         f"{BUSY if options.busy else ''}{summary(rows)}\n\n"
         "Estimates and gains are percentages of the step. A gain is *inside* if it is in the estimated range, and "
         "*above* or *below* if its whole 95 % interval is outside. It is *missed* if the report gave no advice that "
         "certainly saves more than 5 %.\n\n"
-        "| network | advice | step, ms | estimate, % | source | gain, % (95 % interval) | verdict | width |\n"
-        "|---|---|---|---|---|---|---|---|\n" + "\n".join(map(line, rows)) + "\n"
+        f"{markdown_table(HEADS, map(cells, rows))}\n"
     )
 
 
@@ -387,18 +398,11 @@ def keep(measured: Sequence[Measured], options: argparse.Namespace) -> None:
 
 def apart(name: str, options: argparse.Namespace, before: Measured | None = None) -> Measured:
     """Measure one network in its own process, or only profile it if its gains are known."""
-    command = [sys.executable, "-m", "benchmarks.savings.estimates", "--set", options.set, "--measure", name]
-    command += ["--rounds", str(options.rounds), "--block", str(options.block), "--processes", str(options.processes)]
-    if options.advice:
-        command += ["--advice", options.advice]
-    if options.busy:
-        command.append("--busy")
-    known = None
-    if before is not None:
-        command.append("--estimates-only")
-        known = msgspec.json.encode(before)
-    done = subprocess.run(command, input=known, stdout=subprocess.PIPE, check=True)
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Measured)
+    given: list[object] = ["--set", options.set, "--measure", name, "--advice", options.advice]
+    given += ["--rounds", options.rounds, "--block", options.block, "--processes", options.processes]
+    given += ["--busy"] * options.busy + ["--estimates-only"] * (before is not None)
+    known = None if before is None else msgspec.json.encode(before)
+    return msgspec.json.decode(run_module("benchmarks.savings.estimates", *given, given=known), type=Measured)
 
 
 def earlier(options: argparse.Namespace) -> dict[str, Measured]:
@@ -454,9 +458,8 @@ def main() -> None:
                 msgspec.json.decode(sys.stdin.buffer.read(), type=Measured), network, held_back=options.busy
             )
         else:
-            chosen = [
-                advice for advice in ADVICE if options.advice in advice and not (options.busy and "two" in advice)
-            ]
+            every = COMPILING if options.set == "compiled" else ADVICE
+            chosen = [advice for advice in every if options.advice in advice and not (options.busy and "two" in advice)]
             found = measure(
                 options.measure,
                 network,
@@ -471,7 +474,7 @@ def main() -> None:
     names = [name for name in networks if options.only.lower() in name.lower()]
     if not names:
         parser.error(f"no network contains {options.only!r}: {', '.join(networks)}")
-    if not any(options.advice in advice for advice in ADVICE):
+    if not any(options.advice in advice for advice in (*ADVICE, *COMPILING)):
         parser.error(f"no advice contains {options.advice!r}: {', '.join(ADVICE)}")
     done = earlier(options)
     if options.estimates_only:
@@ -482,7 +485,8 @@ def main() -> None:
         if name in done and not options.estimates_only:
             continue
         done[name] = apart(name, options, done.get(name))
-        print("\n".join(map(line, done[name].rows)), flush=True)
+        for row in done[name].rows:
+            print(*cells(row), sep=" | ", flush=True)
         keep([done[each] for each in networks if each in done], options)
     print(page([done[name] for name in names], options))
 

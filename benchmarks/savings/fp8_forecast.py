@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
@@ -425,55 +425,47 @@ def page(found: Sequence[Pair], seconds: float) -> str:
     """Return the page of results as Markdown."""
     origin = (
         "Written by `python -m benchmarks.savings.fp8_forecast`, which describes the networks and both measures "
-        "of harm. "
-        f"{STEPS} steps per training, {seconds:.0f} s on {device_name()}. {versions_text()}."
+        f"of harm. {STEPS} steps per training, {seconds:.0f} s on {device_name()}. {versions_text()}."
     )
     meaning = (
         f"A layer is *unsafe* in a format below {SAFE_DB:g} dB. It *hurts* in the gradient from an error of "
         f"{100 * HARMFUL_ERROR:.0f} % on, and in the loss above the 95 % prediction interval of {SEEDS} FP32 trainings."
     )
-    lines = [
-        "# The forecast of number formats against emulated trainings",
-        "",
-        origin,
-        "",
-        meaning,
-        "",
-        "| network | pairs | rank correlation: ratio and gradient error | ratio and loss |",
-        "|---|---|---|---|",
-    ]
     groups = [(name, [pair for pair in found if pair.network == name]) for name in NETWORKS] + [("both", list(found))]
+    correlations = []
     for name, group in groups:
         ratios = [pair.snr_db for pair in group]
         by_gradient = stats.spearmanr(ratios, [pair.gradient_error for pair in group]).statistic
         by_loss = stats.spearmanr(ratios, [min(pair.loss, 1e9) for pair in group]).statistic
-        loss = "–" if name == "both" else f"{by_loss:.2f}"
-        lines.append(f"| {name} | {len(group)} | {by_gradient:.2f} | {loss} |")
-    lines += [
-        "",
-        "| network | measure | unsafe, hurts | unsafe, does not hurt | safe, hurts | safe, does not hurt |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, group in groups:
-        for measure, hurts in (
-            ("gradient", lambda pair: not pair.gradient_error < HARMFUL_ERROR),
-            ("loss", lambda pair: pair.loss_hurts),
-        ):
-            cells = " | ".join(map(str, counts(group, hurts)))
-            lines.append(f"| {name} | {measure} | {cells} |")
-    lines += ["", "## Every pair", "", "| network | layer | format | ratio (dB) | gradient error | loss | hurts |"]
-    lines.append("|---|---|---|---|---|---|---|")
-    for pair in sorted(found, key=lambda pair: pair.snr_db):
-        harm = [
-            name
-            for name, does in (("gradient", not pair.gradient_error < HARMFUL_ERROR), ("loss", pair.loss_hurts))
-            if does
-        ]
-        lines.append(
-            f"| {pair.network} | {pair.layer} | {pair.format} | {pair.snr_db:.1f} "
-            f"| {100 * pair.gradient_error:.1f} % | {pair.loss:.3f} | {' and '.join(harm) or 'no'} |"
+        correlations.append((name, len(group), f"{by_gradient:.2f}", "–" if name == "both" else f"{by_loss:.2f}"))
+    outcomes = [(name, measure, *counts(group, hurts)) for name, group in groups for measure, hurts in MEASURES.items()]
+    pairs = [
+        (
+            *(pair.network, pair.layer, pair.format, f"{pair.snr_db:.1f}"),
+            *(f"{100 * pair.gradient_error:.1f} %", f"{pair.loss:.3f}"),
+            " and ".join(measure for measure, hurts in MEASURES.items() if hurts(pair)) or "no",
         )
-    return "\n".join(lines) + "\n"
+        for pair in sorted(found, key=lambda pair: pair.snr_db)
+    ]
+    heads = ("network", "pairs", "rank correlation: ratio and gradient error", "ratio and loss")
+    cells = ("unsafe, hurts", "unsafe, does not hurt", "safe, hurts", "safe, does not hurt")
+    parts = (
+        "# The forecast of number formats against emulated trainings",
+        origin,
+        meaning,
+        markdown_table(heads, correlations),
+        markdown_table(("network", "measure", *cells), outcomes),
+        "## Every pair",
+        markdown_table(("network", "layer", "format", "ratio (dB)", "gradient error", "loss", "hurts"), pairs),
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+MEASURES: dict[str, Callable[[Pair], bool]] = {
+    "gradient": lambda pair: not pair.gradient_error < HARMFUL_ERROR,
+    "loss": lambda pair: pair.loss_hurts,
+}
+"""Whether a pair hurts, by each measure of harm."""
 
 
 def main() -> None:
@@ -483,8 +475,7 @@ def main() -> None:
     torch.set_num_threads(1)
     began = time.perf_counter()
     found = [pair for name in NETWORKS for pair in pairs(name, print)]
-    arguments.results.write_text(page(found, time.perf_counter() - began), encoding="utf-8")
-    print(f"Wrote {arguments.results}")
+    write_page(arguments.results, page(found, time.perf_counter() - began))
 
 
 if __name__ == "__main__":

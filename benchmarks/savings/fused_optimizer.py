@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torchvision import models
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
+from benchmarks.processes import load_average
 from benchmarks.versions import versions_text
 from lightning_perf.machine.environment import cpu_name
 
@@ -74,23 +75,22 @@ def main() -> None:
     parser = make_parser(__doc__, RESULTS)
     options = parser.parse_args()
     torch.manual_seed(0)
-    lines = ["| network | optimizer | threads | loop, ms | fused, ms | remains |", "|---|---|---|---|---|---|"]
+    rows = []
     for threads in (1, len(os.sched_getaffinity(0))):
         torch.set_num_threads(threads)
         for network, make in NETWORKS.items():
             for name, optimizer in OPTIMIZERS.items():
                 loop_ms, fused_ms = update_ms(make, optimizer)
-                row = f"| {network} | {name} | {threads} | {loop_ms:.3g} | {fused_ms:.3g} | {fused_ms / loop_ms:.2f} |"
-                print(row, flush=True)
-                lines.append(row)
-    options.results.write_text(
-        f"# Fused optimizers on a processor\n\nWritten by `python -m benchmarks.savings.fused_optimizer`, "
-        f"method {METHOD}: "
-        f"medians of {ROUNDS} alternating updates, nothing else between; {cpu_name()}; load average "
-        f"{os.getloadavg()[0]:.1f} at the end, this benchmark's own part in it. {versions_text()}.\n\n"
-        + "\n".join(lines)
-        + "\n",
-        encoding="utf-8",
+                figures = f"{loop_ms:.3g}", f"{fused_ms:.3g}", f"{fused_ms / loop_ms:.2f}"
+                rows.append((network, name, threads, *figures))
+                print(*rows[-1], sep=" | ", flush=True)
+    heads = ("network", "optimizer", "threads", "loop, ms", "fused, ms", "remains")
+    write_page(
+        options.results,
+        "# Fused optimizers on a processor\n\nWritten by `python -m benchmarks.savings.fused_optimizer`, "
+        f"method {METHOD}: medians of {ROUNDS} alternating updates, nothing else between; {cpu_name()}; load average "
+        f"{load_average()} at the end, this benchmark's own part in it. {versions_text()}.\n\n"
+        f"{markdown_table(heads, rows)}\n",
     )
 
 

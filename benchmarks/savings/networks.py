@@ -335,7 +335,16 @@ PLANTED: dict[str, Network] = {
 }
 """Networks of `benchmarks.savings.plants`, which the constants were fitted to: for calibration."""
 
-SETS = {"fresh": FRESH, "seen": SEEN, "planted": PLANTED}
-"""The networks by the names of their sets."""
-
 ALL: dict[str, Network] = FRESH | SEEN | PLANTED
+
+COMPILED: dict[str, Network] = {
+    name: ALL[name]
+    for name in (
+        "CNN", "ResNet-18", "transformer", "MobileNetV3-small", "RegNetY-400MF", "DeiT-tiny", "GPT, 6 layers of 256",
+        "GhostNet", "PoolFormer-S12", "ConvMixer-256/8", "SqueezeNet 1.1",
+    )
+}  # fmt: skip
+"""Networks to compile."""
+
+SETS = {"fresh": FRESH, "seen": SEEN, "planted": PLANTED, "compiled": COMPILED}
+"""The networks by the names of their sets."""

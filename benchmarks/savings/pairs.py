@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lightning_perf
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
 from lightning_perf import Finding, PerfReport
 
 RESULTS = Path(__file__).parents[1] / "results" / "pairs.md"
@@ -155,7 +155,7 @@ def _steps_ms(report: PerfReport) -> list[float]:
     return [step.wall_ns / 1e6 for step in report.ranks[0].breakdown.steps if step.complete]
 
 
-def row(pair: Pair, traces: Path) -> str:
+def row(pair: Pair, traces: Path) -> tuple[str, ...]:
     """Analyse a pair, and put it into a line of the table."""
     before, after = (lightning_perf.analyze(traces / name) for name in (pair.before, pair.after))
     found = outcome(before, after, pair.kinds)
@@ -165,11 +165,9 @@ def row(pair: Pair, traces: Path) -> str:
     )
     device = before.ranks[0].metadata.devices[0].name
     mean = f" (mean {found.mean_gain_ms:.1f})" if len(_steps_ms(before)) > 1 else ""
-    return (
-        f"| {pair.name}; {device} | {pair.changed} | {named} | {found.before_ms:.1f} → {found.after_ms:.1f} "
-        f"| {found.low_ms:.1f} – {found.high_ms:.1f} | {found.gain_ms:.1f}{mean} "
-        f"| {'yes' if found.inside else '**no**'} | {pair.remark} |"
-    )
+    figures = f"{found.before_ms:.1f} → {found.after_ms:.1f}", f"{found.low_ms:.1f} – {found.high_ms:.1f}"
+    inside = "yes" if found.inside else "**no**"
+    return f"{pair.name}; {device}", pair.changed, named, *figures, f"{found.gain_ms:.1f}{mean}", inside, pair.remark
 
 
 def main() -> None:
@@ -180,19 +178,17 @@ def main() -> None:
     names = dict.fromkeys(name for pair in PAIRS for name in (pair.before, pair.after))
     if missing := [name for name in names if not (options.corpus / "traces" / name).is_file()]:
         parser.error(f"{options.corpus / 'traces'} lacks {', '.join(missing)}: docs/corpus.md says where to get them")
-    rows = "\n".join(row(pair, options.corpus / "traces") for pair in PAIRS)
-    text = (
+    heads = ("recording", "changed", "named", "step, ms", "predicted saving, ms", "gain, ms", "inside", "remark")
+    write_page(
+        options.results,
         f"# Predictions on the recordings of others\n\nWritten by `python -m benchmarks.savings.pairs`, method "
-        f"{METHOD}: pairs "
-        "of recordings, before and after what a finding advises ([docs/corpus.md](../../docs/corpus.md) says whose). "
+        f"{METHOD}: pairs of recordings, before and after what a finding advises "
+        "([docs/corpus.md](../../docs/corpus.md) says whose). "
         "Times are of the median step, or of the whole recording where it marks none. Where the advice of two findings "
         "was followed at once, they should save at least the larger of what each promises at least, and at most the "
         "sum of what they promise at most.\n\n"
-        "| recording | changed | named | step, ms | predicted saving, ms | gain, ms | inside | remark |\n"
-        f"|---|---|---|---|---|---|---|---|\n{rows}\n"
+        f"{markdown_table(heads, (row(pair, options.corpus / 'traces') for pair in PAIRS))}\n",
     )
-    options.results.write_text(text, encoding="utf-8")
-    print(text)
 
 
 if __name__ == "__main__":

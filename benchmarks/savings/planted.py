@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -30,7 +28,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
+from benchmarks.processes import load_average, run_module
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.savings.plants import PLANTS, Plant, PlantedModule, Setup, SlowPictures
 from benchmarks.step_clock import StepClock
@@ -55,6 +54,8 @@ PictureData = tuple[Tensor, Tensor, tuple[str, ...]]
 
 IMAGE_SIZE = 64
 PROFILED_STEPS = 3
+HERE = "cuda" if torch.cuda.is_available() else "cpu"
+NO_FIGURES = ("",) * 4
 
 
 @dataclass(frozen=True)
@@ -132,13 +133,9 @@ def here(plant: Plant, part: Part, data: PictureData) -> Figures:
 def apart(plant: Plant, part: Part) -> Figures:
     """One fit in a process of its own, the environment that of its part."""
     advised = dict(plant.environment) if part == "after" else {}
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.savings.planted", "--fit", str(PLANTS.index(plant)), part],
-        env={name: value for name, value in os.environ.items() if name not in plant.environment} | advised,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Figures)
+    environment = {name: value for name, value in os.environ.items() if name not in plant.environment} | advised
+    figures = run_module("benchmarks.savings.planted", "--fit", PLANTS.index(plant), part, environment=environment)
+    return msgspec.json.decode(figures, type=Figures)
 
 
 def in_turns(rounds: int, measure: Callable[[Part], float]) -> tuple[list[float], list[float]]:
@@ -166,13 +163,13 @@ def picture_data() -> PictureData:
     return torch.from_numpy(images.pictures), torch.from_numpy(images.labels), images.classes
 
 
-def row(plant: Plant, rounds: int, data: PictureData) -> str:
+def row(plant: Plant, rounds: int, data: PictureData) -> tuple[str, ...]:
     """Profile, follow the advice, measure, and compare with the prediction."""
-    head = f"| {plant.name} | `{plant.finding}` | {plant.advice} "
-    if plant.device not in ("any", "cuda" if torch.cuda.is_available() else "cpu"):
-        return head + f"| needs a {'CUDA GPU' if plant.device == 'cuda' else 'CPU'} | | | | |"
+    head = plant.name, f"`{plant.finding}`", plant.advice
+    if plant.device not in ("any", HERE):
+        return (*head, f"needs a {'CUDA GPU' if plant.device == 'cuda' else 'CPU'}", *NO_FIGURES)
     if plant.environment and allocator_name() != "glibc":
-        return head + "| needs glibc | | | | |"
+        return (*head, "needs glibc", *NO_FIGURES)
 
     def figures(part: Part) -> Figures:
         return apart(plant, part) if plant.fresh else here(plant, part, data)
@@ -182,17 +179,16 @@ def row(plant: Plant, rounds: int, data: PictureData) -> str:
     kinds = [one.kind for one in findings]
     before, after = in_turns(rounds, lambda part: figures(part).step_ms)
     estimate = interval(paired_difference(after, before))
-    spread = f" ({estimate.low:.2f} – {estimate.high:.2f})" if estimate.low is not None else ""
+    gain = f"{estimate.value:.2f}" + (
+        f" ({estimate.low:.2f} – {estimate.high:.2f})" if estimate.low is not None else ""
+    )
     step = f"{sum(before) / len(before):.2f} → {sum(after) / len(after):.2f}"
     if found is None or found.saving_low_ms is None or found.saving_high_ms is None:
         named = "**not**" if plant.helps else "no, as it should be"
-        return head + f"| {named}; found: {', '.join(kinds) or 'nothing'} | {step} | | {estimate.value:.2f}{spread} | |"
+        return (*head, f"{named}; found: {', '.join(kinds) or 'nothing'}", step, "", gain, "")
     verdict = {True: "yes", False: "**no**", None: "cannot be told"}[holds(found, estimate)]
     named = f"yes, number {kinds.index(found.kind) + 1}" if plant.helps else "**yes, though it does not help**"
-    return head + (
-        f"| {named} | {step} | {found.saving_low_ms:.2f} – {found.saving_high_ms:.2f} | {estimate.value:.2f}{spread} "
-        f"| {verdict} |"
-    )
+    return (*head, named, step, f"{found.saving_low_ms:.2f} – {found.saving_high_ms:.2f}", gain, verdict)
 
 
 def main() -> None:
@@ -213,11 +209,11 @@ def main() -> None:
         plant, part = PLANTS[int(options.fit[0])], options.fit[1]
         print(msgspec.json.encode(here(plant, part, data)).decode())
         return
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for plant in PLANTS:
         if options.only not in f"{plant.name} {plant.finding}":
             continue
-        if options.here_only and plant.device not in ("any", "cuda" if torch.cuda.is_available() else "cpu"):
+        if options.here_only and plant.device not in ("any", HERE):
             continue
         try:
             rows.append(row(plant, options.rounds, data))
@@ -226,30 +222,23 @@ def main() -> None:
                 raise
             # On a machine that is lent for minutes, one fault must not cost the other rows.
             traceback.print_exc()
-            rows.append(
-                f"| {plant.name} | `{plant.finding}` | {plant.advice} | failed: {type(error).__name__} | | | | |"
-            )
-        print(rows[-1], flush=True)
+            failed = f"failed: {type(error).__name__}"
+            rows.append((plant.name, f"`{plant.finding}`", plant.advice, failed, *NO_FIGURES))
+        print(*rows[-1], sep=" | ", flush=True)
         if not options.only:
-            write(options, rows)
-    if not options.only:
-        print(write(options, rows))
+            write_page(options.results, page(options.rounds, rows))
 
 
-def write(options: argparse.Namespace, rows: list[str]) -> str:
-    """Write the page with the rows measured so far, and return it."""
+def page(rounds: int, rows: list[tuple[str, ...]]) -> str:
+    """Return the page with the rows measured so far."""
     where = device_name() if torch.cuda.is_available() else f"{device_name()}, one thread where no other number is said"
-    text = (
-        f"# Planted faults\n\nWritten by `python -m benchmarks.savings.planted`, method {METHOD}: trainings "
-        f"with a fault, and "
-        f"with the advice of the finding followed. {options.rounds} fits of each, alternating; {where}; load average "
-        f"{os.getloadavg()[0]:.1f} at the end, this benchmark's own part in it. {versions_text()}.\n\n"
-        "| fault | finding | advice followed | named | step, ms | predicted saving, ms | gain, ms (95 % interval) "
-        "| inside |\n|---|---|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    heads = ("fault", "finding", "advice followed", "named", "step, ms", "predicted saving, ms")
+    return (
+        f"# Planted faults\n\nWritten by `python -m benchmarks.savings.planted`, method {METHOD}: trainings with a "
+        f"fault, and with the advice of the finding followed. {rounds} fits of each, alternating; {where}; load "
+        f"average {load_average()} at the end, this benchmark's own part in it. {versions_text()}.\n\n"
+        f"{markdown_table((*heads, 'gain, ms (95 % interval)', 'inside'), rows)}\n"
     )
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    options.results.write_text(text, encoding="utf-8")
-    return text
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,12 +25,13 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 import lightning_perf
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table
+from benchmarks.processes import load_average, run_module
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.step_clock import StepClock
 from benchmarks.versions import device_name, versions_text
@@ -256,12 +255,8 @@ def train(fit: Fit, folder: Path) -> None:
 
 def run(fit: Fit, folder: Path) -> tuple[PerfReport, dict[str, Any]]:
     """Train in a process of its own, and return the report and the clocks of its processes."""
-    order = json.dumps({name: getattr(fit, name) for name in Fit.__struct_fields__})
-    command = [sys.executable, "-m", "benchmarks.savings.planted_fits", "--fit", order, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"{fit.name} failed: {done.stderr[-2000:]}")
+    order, environment = json.dumps(asdict(fit)), {**os.environ, "OMP_NUM_THREADS": "1"}
+    run_module("benchmarks.savings.planted_fits", "--fit", order, folder, environment=environment)
     clocks: dict[str, Any] = {}
     for path in sorted((*folder.glob("clock*.json"), *folder.glob("reads.json"))):
         clocks |= json.loads(path.read_text())
@@ -273,7 +268,7 @@ def kinds(report: PerfReport) -> set[str]:
     return {finding.kind for finding in (*report.findings, *report.fit_findings)}
 
 
-def planted_rows(only: str) -> Iterator[str]:
+def planted_rows(only: str) -> Iterator[tuple[str, ...]]:
     """Yield a row per fault."""
     for plant in PLANTS:
         if only not in plant.fit.name:
@@ -285,11 +280,11 @@ def planted_rows(only: str) -> Iterator[str]:
         named = "yes" if plant.finding in kinds(report) else "no"
         found, truth = plant.sizes(report, faulty, clocks)
         within = "yes" if abs(found / truth - 1) <= TOLERANCE else "no"
-        sizes = f"{found:.1f} | {truth:.1f} | {found / truth - 1:+.1%} | {within}"
-        yield f"| {plant.fit.name} | `{plant.finding}` | {named} | {plant.figure} | {sizes} |"
+        sizes = f"{found:.1f}", f"{truth:.1f}", f"{found / truth - 1:+.1%}", within
+        yield plant.fit.name, f"`{plant.finding}`", named, plant.figure, *sizes
 
 
-def healthy_rows(only: str) -> Iterator[str]:
+def healthy_rows(only: str) -> Iterator[tuple[str, ...]]:
     """Yield a row per healthy training."""
     for fit in HEALTHY:
         if only not in fit.name:
@@ -298,7 +293,7 @@ def healthy_rows(only: str) -> Iterator[str]:
             report, clocks = run(fit, Path(folder))
             hangs = ["a report on a hang"] * bool(HANGS.paths(Path(folder) / "perf"))
         alarms = [f"`{kind}`" for kind in ALARMS if kind in kinds(report)] + hangs
-        yield f"| {fit.name} | {1e3 * clocks['step_s']:.1f} | {', '.join(alarms) or 'none'} |"
+        yield fit.name, f"{1e3 * clocks['step_s']:.1f}", ", ".join(alarms) or "none"
 
 
 def main() -> None:
@@ -311,29 +306,29 @@ def main() -> None:
     if options.fit:
         train(Fit(**json.loads(options.fit[0])), Path(options.fit[1]))
         return
-    rows: dict[str, list[str]] = {"planted": [], "healthy": []}
+    rows: dict[str, list[tuple[str, ...]]] = {"planted": [], "healthy": []}
     for name, found in (("planted", planted_rows(options.only)), ("healthy", healthy_rows(options.only))):
         for row in found:
             rows[name].append(row)
-            print(row, flush=True)
+            print(*row, sep=" | ", flush=True)
     if not options.only:
         options.results.write_text(page(rows), encoding="utf-8")
 
 
-def page(rows: dict[str, list[str]]) -> str:
+def page(rows: dict[str, list[tuple[str, ...]]]) -> str:
     """Return the page of the results."""
     alarms = ", ".join(f"`{kind}`" for kind in ALARMS)
+    heads = ("fault", "finding", "found", "size", "in the report", "by the clock", "difference", "right")
     return (
         "# Planted faults of whole trainings\n\nWritten by `python -m benchmarks.savings.planted_fits`: trainings of "
-        f"150 steps on {device_name()}, one thread per process; load average {os.getloadavg()[0]:.1f} at the end, this "
+        f"150 steps on {device_name()}, one thread per process; load average {load_average()} at the end, this "
         f"benchmark's own part in it. {versions_text()}.\n\n"
         "A size is right if it is within 10 % of that by a clock of the training itself: the sleep of the late rank, "
         "the step without the fault, or the worker's own time in reads.\n\n"
-        "| fault | finding | found | size | in the report | by the clock | difference | right |\n"
-        "|---|---|---|---|---|---|---|---|\n" + "\n".join(rows["planted"]) + "\n\n"
+        f"{markdown_table(heads, rows['planted'])}\n\n"
         f"## Healthy trainings\n\nNone of {alarms} may appear, and no report on a hang with "
         f"`hang_after={HANG_AFTER_S:.0f}`.\n\n"
-        "| training | step, ms | alarms |\n|---|---|---|\n" + "\n".join(rows["healthy"]) + "\n"
+        f"{markdown_table(('training', 'step, ms', 'alarms'), rows['healthy'])}\n"
     )
 
 

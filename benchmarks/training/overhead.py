@@ -29,8 +29,6 @@ import io
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -43,7 +41,8 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
+from benchmarks.processes import peak_memory_mb, run_module
 from benchmarks.quiet import be_quiet
 from benchmarks.training.overhead_programs import PROGRAMS, REAL
 from benchmarks.versions import known_versions, versions_text
@@ -272,8 +271,12 @@ def cost_us(differences_ms: Any) -> dict[str, list[float]]:
     draw = np.random.default_rng(0)
     count = len(differences_ms)
     samples = [estimate(differences_ms[draw.integers(0, count, count)]) for _ in range(1000)]
+    return with_interval(estimate(differences_ms), samples)
+
+
+def with_interval(value: Any, samples: list[Any]) -> dict[str, list[float]]:
+    """Return value, low and high of processor and wall time, from the draws of a bootstrap."""
     low, high = np.percentile(samples, [2.5, 97.5], axis=0)
-    value = estimate(differences_ms)
     return {
         clock: [round(float(each[place]), 1) for each in (value, low, high)]
         for place, clock in enumerate(("cpu", "wall"))
@@ -385,13 +388,7 @@ def difference_us(own: Any, base: Any, at: list[int] | None) -> dict[str, list[f
         return (np.median(own[rows], axis=0) - np.median(base[rows], axis=0)).mean(axis=0) * 1e3
 
     draw = np.random.default_rng(0)
-    samples = [estimate(draw.integers(0, len(own), len(own))) for _ in range(200)]
-    low, high = np.percentile(samples, [2.5, 97.5], axis=0)
-    value = estimate(slice(None))
-    return {
-        clock: [round(float(each[place]), 1) for each in (value, low, high)]
-        for place, clock in enumerate(("cpu", "wall"))
-    }
+    return with_interval(estimate(slice(None)), [estimate(draw.integers(0, len(own), len(own))) for _ in range(200)])
 
 
 def measure_components(device: str) -> dict[str, Any]:
@@ -415,9 +412,9 @@ def measure_fresh(device: str) -> dict[str, Any]:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
         for number in range(4):
             for arm, runs in found.items():
-                command = [sys.executable, "-m", "benchmarks.training.overhead", "--fresh", arm, "--device", device]
-                done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True, text=True)
-                runs += [json.loads(done.stdout.splitlines()[-1])] if number else []
+                given = ("--fresh", arm, "--device", device)
+                figures = run_module("benchmarks.training.overhead", *given, environment=environment)
+                runs += [json.loads(figures)] if number else []
     return {
         arm: {key: round(statistics.median(run[key] for run in runs), 2) for key in runs[0]}
         for arm, runs in found.items()
@@ -447,13 +444,6 @@ def fresh(arm: str, device: str) -> dict[str, float]:
 COLUMNS = ("steady", "first", "after", "window", "start", "end")
 
 
-def peak_memory_mb() -> float:
-    """Return the peak of this process since it was started; NaN where the system does not show it."""
-    status = Path("/proc/self/status")  # getrusage also counts the process that started this one
-    lines = status.read_text(encoding="ascii").splitlines() if status.exists() else []
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), float("nan"))
-
-
 def page(results: dict[str, Any]) -> str:
     """Write the page."""
     load = " to ".join(f"{each:.1f}" for each in results["load"])
@@ -475,23 +465,21 @@ def page(results: dict[str, Any]) -> str:
             "Processor time over that with an empty callback, in µs: per step from step 100 on (steady), in the first",
             "100, in the 20 after the window and in the ten of the window, and per fit for its start and its end. In",
             "brackets is the 95 % interval. The last column is wall time.\n",
-            _table(["program", "step, ms", "arm", *COLUMNS, "steady, wall"], rows),
+            markdown_table(["program", "step, ms", "arm", *COLUMNS, "steady, wall"], rows) + "\n",
             "Where the time of a steady step goes, in µs, timed in place:\n",
-            _table(
+            markdown_table(
                 ["program", *COMPONENTS],
                 [[name, *(f"{parts[part]:.1f}" for part in COMPONENTS)] for name, parts in components.items()],
-            ),
+            )
+            + "\n",
             f"A fresh process with {REAL_STEPS} steps of *{FRESH}*:\n",
-            _table(
+            markdown_table(
                 ["", "PerfCallback", "empty callback"],
                 [[key.replace("_", " "), f"{own[key]:,.1f}", f"{empty[key]:,.1f}"] for key in own],
-            ),
+            )
+            + "\n",
         ]
     )
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in [header, ["---"] * len(header), *rows])
 
 
 def _interval(estimate: list[float]) -> str:
@@ -560,10 +548,8 @@ def main() -> None:
         "fresh": measure_fresh(device),
         "load": [*load, os.getloadavg()[0]],
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
+    write_page(out.with_suffix(".md"), page(results))
     out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    out.with_suffix(".md").write_text(page(results), encoding="utf-8")
-    print(page(results))
 
 
 if __name__ == "__main__":

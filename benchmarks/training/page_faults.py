@@ -15,15 +15,14 @@ import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
+from benchmarks.processes import run_module
 from lightning_perf.machine.page_faults import KEEP_MEMORY, allocator_name, count_page_faults, page_fault_ns
 
 RESULTS = Path(__file__).parents[1] / "results" / "page_faults.md"
@@ -90,23 +89,17 @@ def fit(training: Training, *, observed: bool) -> dict[str, float]:
 
 def measure(training: Training, arm: str) -> dict[str, float]:
     """One fit in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.training.page_faults", "--fit", training.model]
-    command += ["--batch-size", str(training.batch_size), "--steps", str(training.steps)]
+    given = ["--fit", training.model, "--batch-size", training.batch_size, "--steps", training.steps]
+    given += ["--observed"] * (arm == OBSERVED)
     environment = {name: value for name, value in os.environ.items() if name not in KEEP_MEMORY}
-    done = subprocess.run(
-        command + (["--observed"] if arm == OBSERVED else []),
-        env=environment | (KEEP_MEMORY if arm == KEPT else {}),
-        capture_output=True,
-        text=True,
-        check=False,
+    environment |= KEEP_MEMORY if arm == KEPT else {}
+    figures: dict[str, float] = json.loads(
+        run_module("benchmarks.training.page_faults", *given, environment=environment)
     )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
-def rows(training: Training, found: dict[str, list[dict[str, float]]]) -> list[str]:
+def rows(training: Training, found: dict[str, list[dict[str, float]]]) -> list[tuple[str, ...]]:
     """The rows of a training: medians of the processes, from the least to the most."""
 
     def spread(arm: str, name: str, digits: int) -> str:
@@ -115,7 +108,7 @@ def rows(training: Training, found: dict[str, list[dict[str, float]]]) -> list[s
         return middle if least == most else f"{middle} ({least} – {most})"
 
     name = f"{training.model}, batches of {training.batch_size}"
-    return [f"| {name} | {arm} | {spread(arm, 'faults', 0)} | {spread(arm, 'step_ms', 1)} |" for arm in ARMS]
+    return [(name, arm, spread(arm, "faults", 0), spread(arm, "step_ms", 1)) for arm in ARMS]
 
 
 def main() -> None:
@@ -135,7 +128,7 @@ def main() -> None:
     from benchmarks.versions import device_name, versions_text
 
     order = random.Random(0)
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for training in TRAININGS:
         found: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
         for _ in range(options.rounds):
@@ -145,16 +138,13 @@ def main() -> None:
         lines += rows(training, found)
     cost_ns = page_fault_ns()
     libc = os.confstr("CS_GNU_LIBC_VERSION")
-    text = (
+    write_page(
+        options.results,
         f"# Page faults\n\nWritten by `python -m benchmarks.training.page_faults`, method {METHOD}: medians of "
-        f"{options.rounds} "
-        f"processes a row, with the least and the most of them. A fault costs one thread {cost_ns or 0:,.0f} ns here "
-        f"(tried out). {device_name()}, {libc}. {versions_text()}.\n\n"
-        "| training | how | faults a step | step, ms |\n|---|---|---|---|\n" + "\n".join(lines) + "\n"
+        f"{options.rounds} processes a row, with the least and the most of them. A fault costs one thread "
+        f"{cost_ns or 0:,.0f} ns here (tried out). {device_name()}, {libc}. {versions_text()}.\n\n"
+        f"{markdown_table(('training', 'how', 'faults a step', 'step, ms'), lines)}\n",
     )
-    print(text)
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    options.results.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

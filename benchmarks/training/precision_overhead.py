@@ -33,7 +33,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import known_versions, versions_text
 from lightning_perf import PrecisionCallback
@@ -213,34 +213,30 @@ def cached(number: int, order: random.Random, steps: int, device: str) -> list[F
 
 def monitors_table(fits: list[Fit]) -> str:
     """Return the cost of the monitors as a Markdown table."""
-    lines = [
-        "| model | arm | CPU ms per step, least | in the monitors, share (least – most) | ratio to plain, of least |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for model in MONITORED:
         runs = {arm: [f for f in fits if (f.model, f.arm) == (model, arm)] for arm in ARMS}
         plain = min(f.training_s for f in runs["plain"])
         for arm, own in runs.items():
             shares = [100 * f.monitors_s / f.training_s for f in own]
             least = min(own, key=lambda f: f.training_s)
-            lines.append(
-                f"| {model} | {arm} | {least.training_s / least.steps * 1e3:.3f} "
-                f"| {np.median(shares):.2f} % ({min(shares):.2f} – {max(shares):.2f}) "
-                f"| {least.training_s / plain:.3f} |"
-            )
-    return "\n".join(lines)
+            spread = f"{np.median(shares):.2f} % ({min(shares):.2f} – {max(shares):.2f})"
+            per_step = f"{least.training_s / least.steps * 1e3:.3f}"
+            rows.append((model, arm, per_step, spread, f"{least.training_s / plain:.3f}"))
+    shown = ("CPU ms per step, least", "in the monitors, share (least – most)", "ratio to plain, of least")
+    return markdown_table(("model", "arm", *shown), rows)
 
 
 def cache_table(fits: list[Fit]) -> str:
     """Return the gain from the weight cache as a Markdown table."""
-    lines = ["| arm | casts per step | CPU ms per step, least | ratio |", "|---|---|---|---|"]
+    rows = []
     runs = {
         arm: min((f for f in fits if f.arm == arm), key=lambda f: f.training_s) for arm in ("cache off", "cache on")
     }
     for arm, least in runs.items():
         ratio = least.training_s / runs["cache off"].training_s
-        lines.append(f"| {arm} | {least.casts} | {least.training_s / least.steps * 1e3:.3f} | {ratio:.3f} |")
-    return "\n".join(lines)
+        rows.append((arm, least.casts, f"{least.training_s / least.steps * 1e3:.3f}", f"{ratio:.3f}"))
+    return markdown_table(("arm", "casts per step", "CPU ms per step, least", "ratio"), rows)
 
 
 def main() -> None:
@@ -273,9 +269,7 @@ def main() -> None:
         + f".\n\n## Monitors of an fp16 training\n\n{monitors_table(monitors)}\n\n"
         f"## Autocast's weight cache: a linear layer used 16 times\n\n{cache_table(cache)}\n"
     )
-    print(text)
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.with_suffix(".md").write_text(text, encoding="utf-8")
+    write_page(results.with_suffix(".md"), text)
     raw = {"method": METHOD, "cpu": machine, **known_versions(), "fits": [asdict(f) for f in monitors + cache]}
     results.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 

@@ -1,8 +1,8 @@
 """Measure accuracy and throughput of the sign-language recipe, for ``benchmarks/results/recipe.md``.
 
 Run ``python -m benchmarks.training.recipe [--real FOLDER …] [--epochs N]``. It trains on the synthetic data first,
-with a linear
-model in addition to the networks. Then it trains on each real dataset, holding out whole captures and random pictures.
+with a linear model in addition to the networks. Then it trains on each real
+dataset, holding out whole captures and random pictures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import lightning
 import torch
 import torchvision
 
-from benchmarks.options import make_parser
+from benchmarks.options import make_parser, markdown_table, write_page
+from benchmarks.processes import load_average
 from lightning_perf.machine.environment import cpu_name
 from recipes.signlang.data.image_set import ImageSet, read_image_set
 from recipes.signlang.data.split import Split, split_images
@@ -76,15 +77,8 @@ def measure(settings: TrainSettings, name: str) -> Row:
     if result is None:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - wall, time.process_time() - cpu
-    return Row(
-        name,
-        settings.model,
-        settings.split.value,
-        settings.epochs,
-        result.accuracy,
-        *seconds,
-        environment(settings.precision),
-    )
+    split, where = settings.split.value, environment(settings.precision)
+    return Row(name, settings.model, split, settings.epochs, result.accuracy, *seconds, where)
 
 
 def main() -> None:
@@ -105,17 +99,8 @@ def main() -> None:
             wall, cpu = time.perf_counter(), time.process_time()
             share = linear_accuracy(images, split_images(images, base.split, base.validation_fraction, base.seed))
             seconds = time.perf_counter() - wall, time.process_time() - cpu
-            rows.append(
-                Row(
-                    "embedded (synthetic)",
-                    "linear",
-                    "capture",
-                    0,
-                    f"{100 * share:.1f} %",
-                    *seconds,
-                    environment("32-true"),
-                )
-            )
+            figures = f"{100 * share:.1f} %", *seconds, environment("32-true")
+            rows.append(Row("embedded (synthetic)", "linear", "capture", 0, *figures))
         for path in options.real:
             for kind in SplitKind:
                 settings = TrainSettings(
@@ -131,31 +116,27 @@ def write(rows: list[Row]) -> None:
     kept = [Row(**row) for row in json.loads(STORE.read_text())] if STORE.exists() else []
     merged = {(row.data, row.model, row.split): row for row in [*kept, *rows]}
     STORE.write_text(json.dumps([asdict(row) for row in merged.values()], indent=1) + "\n")
-    lines = [
-        "# Accuracy of the sign-language recipe",
-        "",
-        "| data | model | held out | epochs | held-out accuracy | wall s | CPU s | measured on |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row.data} | {row.model} | {row.split} | {row.epochs or '–'} | {row.accuracy} | {row.wall_s:.0f} | "
-        f"{row.cpu_s:.0f} | {row.environment} |"
+    cells = [
+        (
+            *(row.data, row.model, row.split, row.epochs or "–", row.accuracy),
+            *(f"{row.wall_s:.0f}", f"{row.cpu_s:.0f}", row.environment),
+        )
         for row in merged.values()
     ]
-    lines += [
-        "",
-        "Accuracy is that of the last epoch on the held-out pictures; its interval counts captures where whole",
-        "captures were held out. Wall and CPU seconds are those of the whole training: reading the data, validation,",
-        f"profiling and report. Settings not named are the recipe's defaults. Method version {METHOD_VERSION}.",
-    ]
-    RESULT.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines))
+    heads = ("data", "model", "held out", "epochs", "held-out accuracy", "wall s", "CPU s", "measured on")
+    write_page(
+        RESULT,
+        f"# Accuracy of the sign-language recipe\n\n{markdown_table(heads, cells)}\n\n"
+        "Accuracy is that of the last epoch on the held-out pictures; its interval counts captures where whole\n"
+        "captures were held out. Wall and CPU seconds are those of the whole training: reading the data, validation,\n"
+        f"profiling and report. Settings not named are the recipe's defaults. Method version {METHOD_VERSION}.\n",
+    )
 
 
 def environment(precision: str) -> str:
     """Hardware, versions and load, in one line."""
     return (
-        f"{cpu_name()}, {torch.get_num_threads()} of {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+        f"{cpu_name()}, {torch.get_num_threads()} of {os.cpu_count()} cores, load {load_average()}, "
         f"{precision}; Python {platform.python_version()}, torch {torch.__version__}, "
         f"torchvision {torchvision.__version__}, lightning {lightning.__version__}"
     )

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from lightning_perf.analysis.model.workload import Workload
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.units import format_bytes
+from lightning_perf.units import counted, format_bytes
 
 Aspect = Literal["steps", "device", "ranks", "model", "batch", "recording options"]
 
@@ -287,7 +287,7 @@ def _batches(before: RankAnalysis, after: RankAnalysis, models: _Models) -> Mism
         return None  # equal copies are a hint, not a proof
     micro_batches = [_micro_batches(rank) for rank in (before, after)] if marked else []
     if len(set(micro_batches)) > 1 and None not in micro_batches:
-        texts = (f"{number} micro-batch{'' if number == 1 else 'es'} per step" for number in micro_batches)
+        texts = (f"{counted(number or 0, 'micro-batch', 'micro-batches')} per step" for number in micro_batches)
         return Mismatch("batch", *texts)
     return True
 

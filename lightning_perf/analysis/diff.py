@@ -15,7 +15,7 @@ from lightning_perf.analysis.model.operators import OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.fit_time import FitTime
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.units import counted, format_count, format_duration
 
 Verdict = Literal["faster", "slower", "same", "appeared", "vanished", "incomparable"]
 
@@ -309,5 +309,5 @@ def _compilations(found: CompileReport | None) -> str:
     if found is None or not found.time_ns:
         return "no time"
     counts = ((found.recompilations, "recompilation"), (len(found.breaks), "graph break"))
-    parts = ", ".join(f"{format_count(count)} {noun if count == 1 else f'{noun}s'}" for count, noun in counts if count)
+    parts = ", ".join(counted(count, noun) for count, noun in counts if count)
     return format_duration(found.time_ns) + f" ({parts})" * bool(parts)

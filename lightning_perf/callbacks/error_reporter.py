@@ -50,15 +50,17 @@ class ErrorReporter:
         _logger.debug(message, exc_info=error)
         if kind not in self._warned:
             self._warned.add(kind)
-            self._show(message)
+            show_warning(message, RuntimeWarning)
 
     def warn(self, message: str) -> None:
         """Warn of a problem of the training."""
         self.messages.append(message)
-        self._show(message)
+        show_warning(message, RuntimeWarning)
 
-    def _show(self, message: str) -> None:
-        try:
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
-        except RuntimeWarning:  # even if the user has turned warnings into errors
-            _logger.warning(message)
+
+def show_warning(message: str, kind: type[Warning]) -> None:
+    """Warn, without an error if the user has turned warnings into errors."""
+    try:
+        warnings.warn(message, kind, stacklevel=3)
+    except kind:
+        _logger.warning(message)

@@ -10,7 +10,6 @@ from typing import Any
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.account.totals import FitTotals
 from lightning_perf.callbacks.compilation.monitor import CompileMonitor
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import Captures, OverheadBudget
 from lightning_perf.callbacks.recording.memory_watch import MemoryWatch
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
@@ -19,7 +18,7 @@ from lightning_perf.callbacks.recording.schedule import WindowPlan, fit_schedule
 from lightning_perf.callbacks.recording.tensor_lists import WindowLists
 from lightning_perf.callbacks.recording.window_notes import WindowNotes
 from lightning_perf.callbacks.steps.core_use import CoreUse
-from lightning_perf.callbacks.steps.fit_state import FitContext, FitState, Signal, TrainingLoop
+from lightning_perf.callbacks.steps.fit_state import FitContext, Signal, TrainingLoop
 from lightning_perf.callbacks.steps.hang_watch import HangWatch
 from lightning_perf.callbacks.steps.lightning_hooks import HookTimes, OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.observers import FitObserver, Observers
@@ -27,7 +26,6 @@ from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
 from lightning_perf.callbacks.trainer_log import TrainerLog
-from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.run_record import study_folder, study_place
 from lightning_perf.run_files.steps import StepSample
 
@@ -40,23 +38,18 @@ class Fit:
 
     def __init__(
         self,
-        loop: TrainingLoop,
-        *,
+        context: FitContext,
         recording: Recording,
-        folder: Path | None,
         observers: Observers,
-        errors: ErrorReporter,
-        state: FitState | None = None,
         trainer_log: TrainerLog | None = None,
         accounts: Sequence[FitAccountant] = (),
     ) -> None:
         self.began_s = time.perf_counter()
-        self.loop = loop
-        self.folder = folder
-        self.errors = errors
+        self.loop = loop = context.loop
+        self.folder = folder = context.folder
+        self.errors = errors = context.errors
         self.trainer_log = trainer_log or TrainerLog(None, errors)
         self._observers = observers
-        context = FitContext(loop, folder, errors, FitState() if state is None else state)
         self._state = state = context.state
         schedule, shortened = fit_schedule(recording.schedule, recording.open_fields, loop.expected_steps)
         refusal = _refusal(loop, folder, recording.ranks)
@@ -97,13 +90,7 @@ class Fit:
             device_clock=cuda_clock(loop.device) if loop.device.type == "cuda" else None,
             phases_ns=next((account.step_phases_ns for account in compared), None),
         )
-        compilations = CompileMonitor(
-            state,
-            path=context.path(COMPILATIONS),
-            model=loop.model,
-            errors=errors,
-            since_ns=next((account.began_ns for account in accounts), None),
-        )
+        compilations = CompileMonitor(context, since_ns=next((account.began_ns for account in accounts), None))
         watched = folder is not None and study_folder() is None
         # The order matters. At the start of a step the profiler decides first whether it runs, and the others read that
         # from the state; the timer starts last. At the end of a step the order is reversed: the timer stops first, then

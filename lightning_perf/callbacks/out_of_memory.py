@@ -49,21 +49,21 @@ def report_out_of_memory(
     errors: ErrorReporter,
     *,
     show: ReportLength,
-    folder: Path | None,
-    rank: int,
-    step: int | None,
-    batch_size: int | None,
-    precision: str = "",
+    **facts: Any,
 ) -> None:
-    """Write and print a report if a training ran out of memory. A failure in here is reported and not raised."""
+    """Write and print a report if a training ran out of memory. A failure in here is reported and not raised.
+
+    It comes first, because everything else after such an error needs memory itself. `describe_out_of_memory` gets the
+    facts of the training.
+    """
     try:
         if not is_out_of_memory(error):
             return
-        report = describe_out_of_memory(error, source, rank=rank, step=step, batch_size=batch_size, precision=precision)
+        report = describe_out_of_memory(error, source, **facts)
         path = None
-        if folder is not None:
-            report = replace(report, snapshot=_save_snapshot(folder, rank, report.device))
-            path = write_out_of_memory(folder, report)
+        if errors.folder is not None:
+            report = replace(report, snapshot=_save_snapshot(errors.folder, report.rank, report.device))
+            path = write_out_of_memory(errors.folder, report)
         for line in out_of_memory_lines(report, path, name=errors.name) if show != "none" else ():
             print_line(line)
     except Exception as failure:
@@ -76,7 +76,7 @@ def describe_out_of_memory(
     *,
     rank: int,
     step: int | None,
-    batch_size: int | None,
+    batch_size: int | None = None,
     precision: str = "",
 ) -> OutOfMemory:
     """Describe the state of a training at the moment of an error. A part that cannot be read is left out.

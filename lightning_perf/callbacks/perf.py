@@ -233,7 +233,17 @@ class PerfCallback(ObservedCallback):
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Save everything recorded so far. The error comes from the training and passes unchanged."""
-        self._report_out_of_memory(trainer, pl_module, exception)
+        batch_size = getattr(getattr(trainer, "train_dataloader", None), "batch_size", None)
+        report_out_of_memory(
+            exception,
+            lambda: (pl_module, trainer.optimizers),
+            self._session.errors if self._session is not None else ErrorReporter(),
+            show=self._options.report,
+            rank=int(trainer.global_rank),
+            step=int(trainer.global_step),
+            batch_size=batch_size if isinstance(batch_size, int) else None,
+            precision=str(trainer.precision),
+        )
         if self._session is not None:
             self._session.finish(may_wait=may_wait_for_device(trainer))
             self._stop_observing()
@@ -256,22 +266,6 @@ class PerfCallback(ObservedCallback):
         if session is not None:
             session.finish()
             self._stop_observing()
-
-    def _report_out_of_memory(self, trainer: Trainer, module: Module, exception: BaseException) -> None:
-        """Report an error about memory at once: everything else here needs memory itself."""
-        session = self._session
-        batch_size = getattr(getattr(trainer, "train_dataloader", None), "batch_size", None)
-        report_out_of_memory(
-            exception,
-            lambda: (module, trainer.optimizers),
-            session.errors if session is not None else ErrorReporter(),
-            show=self._options.report,
-            folder=session.folder if session is not None else None,
-            rank=int(trainer.global_rank),
-            step=int(trainer.global_step),
-            batch_size=batch_size if isinstance(batch_size, int) else None,
-            precision=str(trainer.precision),
-        )
 
 
 class InjectedCallback(PerfCallback):

@@ -25,8 +25,10 @@ from lightning_perf.callbacks.precision.switch import (
 )
 from lightning_perf.callbacks.precision.tf32 import Fp32Flags, read_fp32_arithmetic, set_tf32
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
+from lightning_perf.callbacks.training_loop import TrainerLoop
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LossScaleHistory,
@@ -285,7 +287,8 @@ class PrecisionCallback(ObservedCallback):
             folder = claim_run_folder(trainer, self._dirpath, errors) if not trainer.fast_dev_run else None
             self._own_log = TrainerLog(trainer if self._log_metrics else None, errors)
             self._place = (folder if trainer.is_global_zero else None, errors)
-            self.add_monitors(self._observers, trainer, pl_module, folder, errors, self._own_log)
+            context = FitContext(TrainerLoop(trainer), folder, errors)
+            self.add_monitors(self._observers, trainer, pl_module, context, self._own_log)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the monitoring and save its results."""
@@ -323,32 +326,15 @@ class PrecisionCallback(ObservedCallback):
         self._watches = False
 
     def add_monitors(
-        self,
-        observers: Observers,
-        trainer: Trainer,
-        pl_module: Module,
-        folder: Path | None,
-        errors: ErrorReporter,
-        trainer_log: TrainerLog,
+        self, observers: Observers, trainer: Trainer, pl_module: Module, context: FitContext, trainer_log: TrainerLog
     ) -> None:
-        """Add the monitors of the numbers of a fit to its observers. `keep_results` takes their results.
-
-        Without `folder` they write no files.
-        """
+        """Add the monitors of the numbers of a fit to its observers. `keep_results` takes their results."""
         self.loss_scale = self.underflow = self.numerics = self.bad_run = None
         self.mistakes = () if self._loaded is None else (self._loaded,)
         with self._isolated():
             self._switch.apply_scaler_factors()
-            add_monitors(
-                observers,
-                trainer,
-                pl_module,
-                self._options,
-                folder=folder,
-                errors=errors,
-                trainer_log=trainer_log if self._log_metrics else TrainerLog(None, errors),
-                known_mistakes=self.mistakes,
-            )
+            log = trainer_log if self._log_metrics else TrainerLog(None, context.errors)
+            add_monitors(observers, trainer, pl_module, self._options, context, log, self.mistakes)
 
     def keep_results(self, results: Mapping[str, Any], folder: Path | None, errors: ErrorReporter) -> None:
         """Keep the results of the monitors, by the names of `RunPrecision`, and write them to ``precision.json``."""

@@ -17,7 +17,6 @@ from lightning_perf.callbacks.numerics.replay import Replay
 from lightning_perf.callbacks.numerics.shadow import ShadowMonitor
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.callbacks.recording.recording_plan import Recording
-from lightning_perf.callbacks.recording.schedule import expected_steps
 from lightning_perf.callbacks.report import (
     ProbeOption,
     ReportLength,
@@ -27,11 +26,10 @@ from lightning_perf.callbacks.report import (
 )
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_run_folder
-from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.callbacks.training_loop import TrainerLoop
-from lightning_perf.run_files.numerics.samples import FORECAST, FP8, SHADOW
 from lightning_perf.run_files.run_record import study_folder
 
 
@@ -119,61 +117,36 @@ class FitSession:
             PrecisionError: A monitor that was asked for is not possible in this training.
         """
         if not self.measured:
-            self._precision.add_monitors(self.observers, trainer, module, None, self.errors, self._log)
+            context = FitContext(TrainerLoop(trainer), None, self.errors)
+            self._precision.add_monitors(self.observers, trainer, module, context, self._log)
             return
         for account in self._accounts:
             account.folder = self.folder
-        loop, state, setting = TrainerLoop(trainer), FitState(), self._precision.setting
+        context, setting = FitContext(TrainerLoop(trainer), self.folder, self.errors), self._precision.setting
         keep_fp32 = setting.keep_fp32 if setting is not None else ()
-        hashed = self._options.fingerprint == "full"
-        record = FitRecord(loop, trainer, self.folder, self.errors, keep_fp32=keep_fp32, hashed=hashed)
+        record = FitRecord(context, trainer, keep_fp32=keep_fp32, hashed=self._options.fingerprint == "full")
         self._records.append(record)
         self.observers.add(record)
         if not self._in_study:  # monitors would slow down one arm and not the other
-            self._precision.add_monitors(self.observers, trainer, module, self.folder, self.errors, self._log)
-            self._add_requested_monitors(trainer, module, state)
-        try:
-            self.fit = Fit(
-                loop,
-                recording=self._options.recording,
-                folder=self.folder,
-                observers=self.observers,
-                state=state,
-                errors=self.errors,
-                trainer_log=self._log,
-                accounts=self._accounts,
-            )
-        except Exception as error:
-            self.errors.report("this fit is not profiled", error)
+            self._precision.add_monitors(self.observers, trainer, module, context, self._log)
+            self._add_requested_monitors(trainer, module, context)
+        with self.errors.instead("this fit is not profiled"):
+            self.fit = Fit(context, self._options.recording, self.observers, self._log, self._accounts)
         for account in self._accounts:
             account.training_starts()
         record.training_begins()
 
-    def _add_requested_monitors(self, trainer: Trainer, module: Module, state: FitState) -> None:
+    def _add_requested_monitors(self, trainer: Trainer, module: Module, context: FitContext) -> None:
         """Add the shadow steps, the forecast of number formats and the monitor of FP8 layers, on rank 0."""
-        folder, errors, forecast, shadow = self.folder, self.errors, self._options.forecast, self._options.shadow
-        if folder is None or not self._leads:
+        if self.folder is None or not self._leads:
             return
-        rank = int(trainer.global_rank)
-        if shadow:  # first: the forecast does not sample the FP32 pass
-            replay = Replay(trainer, module)
-            self.observers.add(ShadowMonitor(replay, every=shadow, path=SHADOW.path(folder, rank), errors=errors))
-        if forecast is not None:
-            steps = expected_steps(trainer)
-            with errors.instead(ForecastMonitor.consequence, kind="forecast"):
-                self.observers.add(
-                    ForecastMonitor(
-                        trainer,
-                        module,
-                        path=FORECAST.path(folder, rank),
-                        errors=errors,
-                        share=forecast,
-                        state=state,
-                        expected_batches=steps * int(trainer.accumulate_grad_batches) if steps is not None else None,
-                    )
-                )
+        if shadow := self._options.shadow:  # first: the forecast does not sample the FP32 pass
+            self.observers.add(ShadowMonitor(Replay(trainer, module), context, shadow))
+        if (share := self._options.forecast) is not None:
+            with self.errors.instead(ForecastMonitor.consequence, kind="forecast"):
+                self.observers.add(ForecastMonitor(trainer, module, context, share))
         if layers := fp8_layers(module):
-            self.observers.add(Fp8Monitor(trainer, layers, path=FP8.path(folder, rank), errors=errors))
+            self.observers.add(Fp8Monitor(trainer, layers, context))
 
     def finish(self, *, may_wait: bool = True) -> None:
         """End the observation. A second call does nothing."""

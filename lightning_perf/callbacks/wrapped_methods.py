@@ -37,6 +37,19 @@ class WrappedMethods:
             setattr(owner, name, wrapper)
             self._wrapped.append((owner, name, wrapper, own))
 
+    def listen(self, owner: Any, name: str, listener: Callable[..., object]) -> None:
+        """Call a listener with the arguments of a method before each of its calls. It must not raise."""
+
+        def listening(method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if self.active:
+                    listener(*args, **kwargs)
+                return method(*args, **kwargs)
+
+            return call
+
+        self.wrap(owner, name, listening)
+
     def restore(self) -> None:
         """Undo all replacements. A second call does nothing."""
         self.active = False

@@ -6,6 +6,7 @@ import argparse
 import functools
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,27 +198,22 @@ def find_newest_run(folder: Path) -> Path:
     from lightning_perf.run_files.captures import is_capture_folder
     from lightning_perf.run_files.traces import PROFILER_SUFFIXES
 
-    newest: tuple[float, Path] | None = None
+    found = []
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         if is_capture_folder(Path(root)):
             continue
         for name in names:
-            if not name.endswith(PROFILER_SUFFIXES) or name.startswith("."):
-                continue
-            try:
-                found = (Path(root, name).stat().st_mtime, Path(root))
-            except OSError:  # removed in the meantime, or a dangling link
-                continue
-            if newest is None or found > newest:
-                newest = found
-    if newest is None:
+            if name.endswith(PROFILER_SUFFIXES) and not name.startswith("."):
+                with suppress(OSError):  # removed in the meantime, or a dangling link
+                    found.append((Path(root, name).stat().st_mtime, Path(root)))
+    if not found:
         raise TraceError(
             folder,
             "no folder below holds a trace (*.pt.trace.json or *.pt.trace.json.gz)",
             "Give the PATH of a trace or of a run, or record one: add PerfCallback() to your Trainer's callbacks",
         )
-    return newest[1]
+    return max(found)[1]
 
 
 def _check_names(names: tuple[str, ...]) -> None:

@@ -139,21 +139,13 @@ def run(options: argparse.Namespace) -> int:
 
 def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.Namespace) -> int:
     """Compare the arms of the command line, show the comparison, and return its exit code."""
-    from lightning_perf.compare.study.definition import study_notes
-    from lightning_perf.compare.verdicts.comparison import Unfair
-
     title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
     result = judge_arms(Path(arms[0]) if len(arms) == 1 else _read_arms(arms), settings)
-    notes = study_notes(Path(arms[0])) if len(arms) == 1 and isinstance(result, Unfair) else ()
-    return show_result(result, options, title=title, notes=notes)
+    return show_result(result, options, title=title)
 
 
 def show_result(
-    result: Comparison | Unfair | InvalidRuns,
-    options: argparse.Namespace,
-    *,
-    title: str | None = None,
-    notes: Sequence[str] = (),
+    result: Comparison | Unfair | InvalidRuns, options: argparse.Namespace, *, title: str | None = None
 ) -> int:
     """Show a comparison or its refusal, and return the exit code. A refusal is always explained on standard error."""
     from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair
@@ -168,8 +160,8 @@ def show_result(
         return ExitCode.INVALID_RUNS
     if isinstance(result, Unfair):
         if options.json:
-            result.print(notes)
-        show(result, options, title=title, text={"notes": notes})
+            result.print()
+        show(result, options, title=title)
     else:
         show(result, options, title=title, save_plots=result.save_plots)
     return exit_code(result)

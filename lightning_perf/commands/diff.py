@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import add_outputs, describe, show
 from lightning_perf.errors import ExitCode, TraceError
-
-if TYPE_CHECKING:
-    pass
 
 HELP = "show what changed from one trace to another"
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from lightning_perf.arguments import Shown, add_list, add_outputs, describe, print_error, show
+from lightning_perf.arguments import Shown, add_list, add_outputs, describe, show
 from lightning_perf.errors import ExitCode, LocatedError
 from lightning_perf.findings.pages import Explanation, UnknownRuleError, explain
-from lightning_perf.show.terminal_text import safe
 
 HELP = "explain a finding, a NaN, or how good the estimates were"
 
@@ -56,13 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    try:
-        document = _read(options)
-    except UnknownRuleError as error:
-        sys.stderr.write(_list(explain()))
-        print_error(safe(str(error)))  # last, so that the long list does not hide it
-        return ExitCode.USAGE
-    show(document, options)
+    show(_read(options), options)
     return ExitCode.SUCCESS
 
 

@@ -167,8 +167,9 @@ def _set_baseline(words: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def _gate(words: Sequence[str], options: argparse.Namespace) -> int:
+    from lightning_perf.compare.verdicts.comparison import or_refusal
     from lightning_perf.compare.verdicts.gates import GateOutcome, parse_gate
-    from lightning_perf.history.gate import HistoryGate, judge_runs, slowdown_gate
+    from lightning_perf.history.gate import HistoryGate, gate_runs, slowdown_gate
 
     gates = [parse_gate(text) for text in options.gate or ()]
     if options.max_slowdown is not None:
@@ -177,14 +178,16 @@ def _gate(words: Sequence[str], options: argparse.Namespace) -> int:
         _fail("--metric of gate needs --max-slowdown, e.g. --max-slowdown 0.05.")
     if not gates:
         _fail("gate needs a limit. Add --max-slowdown 0.05, or --gate 'step_time<=1.05'.")
-    outcome = judge_runs(
-        options.store,
-        words,
-        gates,
-        baseline=options.baseline,
-        arm=options.arm,
-        allow=options.allow or (),
-        confidence=options.confidence or DEFAULT_CONFIDENCE,
+    outcome = or_refusal(
+        lambda: gate_runs(
+            options.store,
+            words,
+            gates,
+            baseline=options.baseline,
+            arm=options.arm,
+            allow=options.allow or (),
+            confidence=options.confidence or DEFAULT_CONFIDENCE,
+        )
     )
     if not isinstance(outcome, HistoryGate):
         return show_result(outcome, options)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,7 +22,7 @@ from lightning_perf.workers.script import ScriptError, find_script
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
-    from lightning_perf.run_files.launch import LaunchSettings, Note
+    from lightning_perf.run_files.launch import Note
 
 HELP = "measure a training script without a change to it"
 
@@ -102,17 +103,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the script, report on its fits, and return the exit code of the script."""
-    from lightning_perf.run_files.launch import LAUNCH_VARIABLE, LaunchSettings, own_rank
+    import msgspec
 
+    from lightning_perf.run_files.launch import LAUNCH_VARIABLE, NOTES, LaunchSettings, own_rank
+    from lightning_perf.workers.command import run_in_foreground
+
+    found: Sequence[Note] = ()
     command = find_script(options.script, is_module=options.module, command="run").command
     _check_entry_points()
     with tempfile.TemporaryDirectory(prefix="lightning-perf-") as folder:
         notes = Path(folder) / "notes.jsonl"
         notes.touch()
         settings = LaunchSettings(str(notes), _callback_arguments(options))
-        os.environ[LAUNCH_VARIABLE] = _encode(settings)
-        code = _run(command)
-        found = _read_notes(notes)
+        os.environ[LAUNCH_VARIABLE] = msgspec.json.encode(settings).decode()
+        sys.stdout.flush()
+        code = run_in_foreground(command)
+        with suppress(TraceError):
+            found = NOTES.read(notes)
     if own_rank() == 0:  # a launcher such as torchrun may have started several of these commands
         try:
             _report(found, options, code)
@@ -124,19 +131,6 @@ def run(options: argparse.Namespace) -> int:
         die_of(-code)
         return 128 - code  # this process ignores the signal
     return code
-
-
-def _run(command: Sequence[str]) -> int:
-    from lightning_perf.workers.command import run_in_foreground
-
-    sys.stdout.flush()
-    return run_in_foreground(command)
-
-
-def _encode(settings: LaunchSettings) -> str:
-    import msgspec
-
-    return msgspec.json.encode(settings).decode()
 
 
 def _check_entry_points() -> None:
@@ -162,15 +156,6 @@ def _callback_arguments(options: argparse.Namespace) -> dict[str, str | int | fl
     if options.out is not None:
         arguments["dirpath"] = str(options.out.absolute())  # the script may change its folder
     return arguments
-
-
-def _read_notes(path: Path) -> tuple[Note, ...]:
-    from lightning_perf.run_files.launch import NOTES
-
-    try:
-        return NOTES.read(path)
-    except TraceError:
-        return ()
 
 
 def _report(notes: Sequence[Note], options: argparse.Namespace, code: int) -> None:

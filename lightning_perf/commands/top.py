@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         nargs="?",
         metavar="RUN_FOLDER",
-        help="the folder of a run (default: the run below the current folder that was written to last)",
+        help="the folder of a run, or one above it (default: the current folder). Of several runs, top shows the "
+        "one that was written to last",
     )
     parser.add_argument("--once", action="store_true", help="print one frame and exit, as without a terminal")
     parser.add_argument(
@@ -75,7 +76,7 @@ def _folder(given: str | None) -> Path:
         folder = Path(given)
         if not folder.is_dir():
             raise TraceError(folder, "no such folder", "Give the folder of a run, e.g. lightning_logs/version_0/perf")
-        return folder
+        return find_newest_log(folder) or folder
     newest = find_newest_log(Path.cwd())
     if newest is None:
         raise TraceError(

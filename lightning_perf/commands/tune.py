@@ -154,8 +154,9 @@ def run(options: argparse.Namespace) -> int:
     if options.devices:
         from lightning_perf.tune.device_counts import measure_scaling
 
-        show(measure_scaling(training, options.devices, settings, say), options, kept_as=SCALING_FILE)
-        return ExitCode.SUCCESS
+        scaling = measure_scaling(training, options.devices, settings, say)
+        show(scaling, options, kept_as=SCALING_FILE)
+        return ExitCode.INTERRUPTED if scaling.interrupted else ExitCode.SUCCESS
     if out is None:
         result = run_campaign(training, settings, say)
     else:

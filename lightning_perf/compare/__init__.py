@@ -21,14 +21,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.study.run import run_study
     from lightning_perf.compare.study_options import settle_options
     from lightning_perf.compare.verdicts.build import compare_arms
-    from lightning_perf.compare.verdicts.comparison import (
-        Comparison,
-        Unfair,
-        UnfairError,
-        VerdictKind,
-        print_comparison,
-        render_markdown,
-    )
+    from lightning_perf.compare.verdicts.comparison import Comparison, Unfair, UnfairError, VerdictKind
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
     from lightning_perf.errors import CompareError, InvalidRunsError
     from lightning_perf.lazy_imports import MissingExtraError, import_extra
@@ -64,9 +57,7 @@ __all__ = [
     "minimal_detectable_effect",
     "parse_devices",
     "parse_gate",
-    "print_comparison",
     "read_study",
-    "render_markdown",
     "report_errors",
     "run_study",
     "run_values",

@@ -14,7 +14,7 @@ from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.study.definition import failed_blocks, read_study, study_arms, study_notes
 from lightning_perf.compare.study_options import read_options
 from lightning_perf.compare.verdicts.build import compare_arms
-from lightning_perf.compare.verdicts.comparison import Candidate, Comparison
+from lightning_perf.compare.verdicts.comparison import Candidate, Comparison, UnfairError
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.errors import ReportError
 from lightning_perf.estimates.followed import ReportedRun, check_ratio, find_followed, save_outcomes
@@ -59,7 +59,11 @@ def compare_runs(
     arms_of_study = study_arms(folder)
     options = read_options(folder)
     settings = (settings or Settings()).over(options.settings if options is not None else Settings())
-    comparison = compare_arms(arms_of_study, settings, failed_blocks=failed_blocks(folder))
+    try:
+        comparison = compare_arms(arms_of_study, settings, failed_blocks=failed_blocks(folder))
+    except UnfairError as error:
+        error.refusal = replace(error.refusal, notes=study_notes(folder))
+        raise
     study = read_study(folder)
     return replace(
         comparison,
@@ -75,9 +79,7 @@ def _records(runs: _Folder | Sequence[RunRecord]) -> Sequence[RunRecord]:
 def store_estimates(comparison: Comparison, arms: Path | Mapping[str, Sequence[RunRecord]]) -> None:
     """Store the estimates that a comparison measured, if there are any and their folder can be written to.
 
-    Args:
-        arms: The folder of a study, which also gets the file. Or the runs of each arm: the last run of the candidate
-            then gets it.
+    That is the folder of the study, or else that of the candidate's last run.
     """
     study = arms if isinstance(arms, Path) else None
     runs = study_arms(arms) if isinstance(arms, Path) else arms

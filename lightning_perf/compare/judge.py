@@ -27,11 +27,7 @@ EXIT_CODES = {
 def judge_arms(
     arms: Path | Mapping[str, Sequence[RunRecord]], settings: Settings, *, store: bool = True
 ) -> Comparison | Unfair | InvalidRuns:
-    """Compare arms, and return a refusal as a document too.
-
-    Args:
-        arms: The folder of a study, or the runs of each arm, those of the baseline first.
-    """
+    """Compare the arms of a study, or runs by arm, the baseline first; return a refusal as a document too."""
     from lightning_perf.compare.folders import compare_runs, store_estimates
     from lightning_perf.compare.verdicts.comparison import Comparison, or_refusal
 

@@ -8,8 +8,7 @@ from pathlib import PurePath
 from lightning_perf.analysis.compilation import BreakPlace, CompiledFrame, CompileReport, Recompilations
 from lightning_perf.findings.finding import Problem, SavingRange, compile_rule
 from lightning_perf.findings.fit import of_fit
-from lightning_perf.findings.savings import counted
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.units import counted, format_count, format_duration
 
 NAMED = 3
 """Reasons or breaks that the evidence names."""

@@ -19,10 +19,10 @@ from lightning_perf.findings.finding import (
     device_rule,
     rule,
 )
-from lightning_perf.findings.savings import counted, each, step_ns
+from lightning_perf.findings.savings import each, step_ns
 from lightning_perf.run_files.fit.gpu_health import TROUBLE, GpuHealth
 from lightning_perf.trace.description import Processor
-from lightning_perf.units import format_duration, format_share
+from lightning_perf.units import counted, format_duration, format_share
 
 BUSY_LOAD = 1.5
 """Load per processor from which the machine counts as busy, if the load also exceeds the processors by one."""

@@ -28,7 +28,6 @@ from lightning_perf.findings.savings import (
     batch_doubt,
     choose_saving,
     compile_obstacle,
-    counted,
     each,
     loader_of,
     probed_change,
@@ -37,7 +36,7 @@ from lightning_perf.findings.savings import (
     step_ns,
     whole,
 )
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.units import counted, format_count, format_duration, format_share
 
 
 def rows(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Literal
 
 from lightning_perf.analysis.steps.fit_time import FitPart, FitTime, MemoryGrowth
 from lightning_perf.findings.finding import SKIPPED_WORK, Problem, SavingRange, fit_rule, growth_rule, is_worth_it
-from lightning_perf.findings.savings import counted
 from lightning_perf.run_files.fit.account import FULL_GENERATION
 from lightning_perf.run_files.fit.memory_growth import TensorGroup
-from lightning_perf.units import format_bytes, format_count, format_duration, format_share
+from lightning_perf.units import counted, format_bytes, format_count, format_duration, format_share
 
 
 def of_fit(time_ns: float, fit_ns: float | None) -> str:
@@ -251,18 +251,8 @@ def slow_callback(fit: FitTime) -> Problem | None:
     Model: half to nine tenths of its time in repeated hooks goes away. A hook that runs once per fit is named only if
     no callback is slow in repeated ones.
     """
-    by_class: defaultdict[str, list[FitPart]] = defaultdict(list)
-    once = []
-    for part in fit.group("callbacks").parts:
-        name, _, hook = part.name.partition(".")
-        if part.count > 1 and hook not in ONCE_PER_FIT:
-            by_class[name].append(part)
-        else:
-            once.append(part)
-    sums_ns = {name: sum(part.time_ns for part in parts) for name, parts in by_class.items()}
-    slow = sorted(
-        (name for name in sums_ns if is_worth_it(sums_ns[name], fit.wall_ns, "fit")), key=lambda name: -sums_ns[name]
-    )
+    once, by_class = _hooks_by_class(fit)
+    slow = _slow_classes(fit, by_class)
     if not slow:
         return _slow_once(fit, once)
     name = slow[0]
@@ -273,18 +263,42 @@ def slow_callback(fit: FitTime) -> Problem | None:
             f"{top.name} takes {format_duration(top.time_ns)} in {counted(top.count, 'call')}, "
             f"{format_duration(top.time_ns / max(top.count, 1))} each."
         ),
-        *(f"{other} takes {of_fit(sums_ns[other], fit.wall_ns)}." for other in slow[1:3]),
+        *(f"{other} takes {of_fit(_time_ns(by_class[other]), fit.wall_ns)}." for other in slow[1:3]),
     ]
     rarely = "every 10th batch" if "batch" in hook or "step" in hook else "every 10th epoch"
+    time_ns = _time_ns(by_class[name])
     return Problem(
-        f"Slow callback: {name} takes {of_fit(sums_ns[name], fit.wall_ns)}",
+        f"Slow callback: {name} takes {of_fit(time_ns, fit.wall_ns)}",
         evidence,
         CALLBACK_FIXES.get(name, f"Run the work of {top.name} less often, e.g. {rarely}, or in a background thread."),
-        SavingRange(
-            (0.5 * sums_ns[name], 0.9 * sums_ns[name]), "Half to nine tenths of the callback's time goes away."
-        ),
+        SavingRange((0.5 * time_ns, 0.9 * time_ns), "Half to nine tenths of the callback's time goes away."),
         changes="" if name in CALLBACK_FIXES else SKIPPED_WORK,
     )
+
+
+def _hooks_by_class(fit: FitTime) -> tuple[list[FitPart], dict[str, list[FitPart]]]:
+    """Return the hooks of callbacks that ran once, and the others by class, the longest first."""
+    once, by_class = list[FitPart](), defaultdict[str, list[FitPart]](list)
+    for part in fit.group("callbacks").parts:
+        name, _, hook = part.name.partition(".")
+        (by_class[name] if part.count > 1 and hook not in ONCE_PER_FIT else once).append(part)
+    return once, by_class
+
+
+def _slow_classes(fit: FitTime, by_class: dict[str, list[FitPart]]) -> list[str]:
+    """Return the classes of slow callbacks, the slowest first."""
+    slow = (name for name, parts in by_class.items() if is_worth_it(_time_ns(parts), fit.wall_ns, "fit"))
+    return sorted(slow, key=lambda name: -_time_ns(by_class[name]))
+
+
+def _time_ns(parts: Iterable[FitPart]) -> int:
+    return sum(part.time_ns for part in parts)
+
+
+def slow_hooks(fit: FitTime) -> list[FitPart]:
+    """Return the repeated hooks of the callback that `slow-callback` names."""
+    _, by_class = _hooks_by_class(fit)
+    return [part for name in _slow_classes(fit, by_class)[:1] for part in by_class[name]]
 
 
 def _slow_once(fit: FitTime, parts: list[FitPart]) -> Problem | None:
@@ -292,10 +306,15 @@ def _slow_once(fit: FitTime, parts: list[FitPart]) -> Problem | None:
     top = max(parts, key=lambda part: part.time_ns, default=None)
     if top is None:
         return None
+    ran = f"It ran {'once' if top.count == 1 else counted(top.count, 'time')}"
+    if top.name.partition(".")[2] in ONCE_PER_FIT:
+        often, evidence = "once per fit", f"{ran}, so a longer fit makes its share smaller."
+    else:
+        often, evidence = "in one call", f"{ran} in this fit, and may run more often in a longer one."
     return Problem(
-        f"Slow callback: {top.name} takes {of_fit(top.time_ns, fit.wall_ns)}, once per fit",
-        f"It ran {counted(top.count, 'time')}, so a longer fit makes its share smaller.",
-        f"Look for work in {top.name} that you can cache between fits or leave out.",
+        f"Slow callback: {top.name} takes {of_fit(top.time_ns, fit.wall_ns)}, {often}",
+        evidence,
+        f"Look for work in {top.name} that you can cache or leave out.",
         SavingRange((0.0, float(top.time_ns)), "At most all of it goes away."),
     )
 

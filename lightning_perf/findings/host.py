@@ -26,13 +26,12 @@ from lightning_perf.findings.savings import (
     batch_can_grow,
     choose_graph_saving,
     compile_obstacle,
-    counted,
     each,
     step_ns,
     whole,
     worth_it,
 )
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.units import counted, format_count, format_duration, format_share
 
 FUSION_SAVES = 0.3
 GRAPHS_SAVE = 0.9

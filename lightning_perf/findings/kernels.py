@@ -13,7 +13,6 @@ from lightning_perf.findings.finding import ANOTHER_MODEL, ONLY_LARGER_BATCH, SI
 from lightning_perf.findings.savings import (
     choose_saving,
     compile_obstacle,
-    counted,
     device_saving_ns,
     each,
     in_phases,
@@ -25,7 +24,7 @@ from lightning_perf.findings.savings import (
 from lightning_perf.machine.hardware import find_device, is_amd, product_speed_up
 from lightning_perf.trace.columns import matched_part
 from lightning_perf.trace.description import DeviceProperties
-from lightning_perf.units import format_duration, format_share
+from lightning_perf.units import counted, format_duration, format_share
 
 
 def device_in_use(analysis: RankAnalysis) -> DeviceProperties | None:

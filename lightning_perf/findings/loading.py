@@ -12,10 +12,10 @@ from lightning_perf.analysis.host.waits import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange, rule
-from lightning_perf.findings.savings import counted, each, loader_of, processor_of, whole
+from lightning_perf.findings.savings import each, loader_of, processor_of, whole
 from lightning_perf.findings.worker_time import OTHER_THAN_MORE, Cause, Transfer, batch_transfer, explain_workers
 from lightning_perf.trace.description import Processor
-from lightning_perf.units import format_bandwidth, format_bytes, format_duration, format_share
+from lightning_perf.units import counted, format_bandwidth, format_bytes, format_duration, format_share
 
 MIN_WAIT_SHARE = 0.05
 """Waits below this share of the step are not reported (XProf's threshold for a moderate input problem)."""
@@ -83,8 +83,8 @@ FAST_BATCH_NS = 1_000_000
 """Cost of a batch below which a worker process takes longer to deliver it than the loader takes to make it."""
 
 REPEATED = (
-    "The dataset is an IterableDataset: each worker process would yield all of it again, unless it shares the work "
-    "by torch.utils.data.get_worker_info()."
+    "The dataset is an IterableDataset. One worker process yields it once. Each further one yields all of it again, "
+    "unless they share the work by torch.utils.data.get_worker_info()."
 )
 
 CHEAPER = "cache decoded images, decode smaller ones, or move augmentation to the device"
@@ -190,8 +190,6 @@ def _advise(wait: _Wait) -> Problem:
     if facts.uses_model:
         copied = "The data depend on the model: worker processes would use a copy of it that never learns."
         return _cheaper_batches(wait, " Leave num_workers=0.", copied)
-    if facts.kind == "iterable" and not facts.workers:
-        return _cheaper_batches(wait, " Or yield whole batches and set batch_size=None.", REPEATED)
     if facts.kind == "other":
         ahead = " Or make batches ahead of time in a thread or process."
         return _cheaper_batches(wait, ahead, "The batches do not come from a torch DataLoader.")
@@ -247,8 +245,8 @@ def _workers(wait: _Wait) -> Problem:
     """
     processor, cost = processor_of(wait.analysis), wait.cost
     count = needed = DEFAULT_WORKERS
-    evidence = list[str]()
-    busy = wait.busy
+    busy, iterable = wait.busy, loader_of(wait.analysis).kind == "iterable"
+    evidence = [REPEATED] if iterable else list[str]()
     if processor.cores:
         needed, count = cost.needed, cost.advised
         waits = "" if busy is None else f" For {format_share(1 - busy)} of it the processor waits, e.g. for a disk."
@@ -257,8 +255,10 @@ def _workers(wait: _Wait) -> Problem:
             f"{format_duration(wait.rest_ns)}.{waits} {_processes(needed)} would keep up, and there "
             f"{'is' if processor.cores == 1 else 'are'} {counted(processor.cores, 'core')}."
         )
-    transfer = batch_transfer(wait.analysis)
-    low_ns, high_ns = _worker_saving(wait, transfer, count, max(count, needed if busy is None else count))
+    transfer, most = batch_transfer(wait.analysis), needed if busy is None else count
+    if iterable:
+        count = most = 1
+    low_ns, high_ns = _worker_saving(wait, transfer, count, max(count, most))
     if transfer is not None:
         evidence.append(transfer.text)
     likely_ns = (low_ns + high_ns) / 2 if transfer is not None and transfer.measured else high_ns
@@ -292,6 +292,8 @@ def _workers(wait: _Wait) -> Problem:
         )
     else:
         action = f"Load in worker processes: {loader}. Raise num_workers while the wait shrinks."
+        if iterable:
+            action = f"Load in a worker process: {loader}. For more, each has to yield a part of its own."
     return _advice(action, (low_ns, high_ns), model, evidence)
 
 
@@ -329,7 +331,9 @@ def _worker_saving(wait: _Wait, transfer: Transfer | None, workers: int, most_wo
 def _without_workers(wait: _Wait, evidence: Sequence[str]) -> Problem:
     """Advise cheaper batches where processes would lose more time for sending batches than they save."""
     batch = wait.analysis.metadata.batch
-    advice = _cheaper_batches(wait, " Leave num_workers=0.", *evidence)
+    facts = loader_of(wait.analysis)
+    batches = " Or yield whole batches and set batch_size=None." if facts.kind == "iterable" else ""
+    advice = _cheaper_batches(wait, f"{batches} Leave num_workers=0.", *evidence)
     if batch is None or batch.tensors < MANY_TENSORS:
         return advice
     few = "Make fewer, larger tensors: concatenate those of a batch in collate_fn. Then measure worker processes: "

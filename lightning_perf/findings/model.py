@@ -9,7 +9,6 @@ from lightning_perf.findings.cpu import host_saving_ns
 from lightning_perf.findings.finding import ANOTHER_MODEL, Problem, SavingRange, rule
 from lightning_perf.findings.memory import fullest_device
 from lightning_perf.findings.savings import (
-    counted,
     device_saving_ns,
     each,
     in_phases,
@@ -19,7 +18,7 @@ from lightning_perf.findings.savings import (
     step_ns,
     whole,
 )
-from lightning_perf.units import format_bytes, format_count, format_duration, format_share
+from lightning_perf.units import counted, format_bytes, format_count, format_duration, format_share
 
 UNFUSED = ("math", "written out")
 

@@ -15,8 +15,8 @@ from lightning_perf.findings.finding import (
     rule,
     run_rule,
 )
-from lightning_perf.findings.savings import counted, each, step_ns, whole
-from lightning_perf.units import format_bytes, format_count, format_duration, format_ratio, format_share
+from lightning_perf.findings.savings import each, step_ns, whole
+from lightning_perf.units import counted, format_bytes, format_count, format_duration, format_ratio, format_share
 
 MIN_EXPOSED_SHARE = 0.05
 

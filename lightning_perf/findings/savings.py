@@ -15,7 +15,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import NO_SAVING, SavingRange, is_worth_it
 from lightning_perf.run_files.probe import ProbedChange
 from lightning_perf.trace.description import DataLoading, Processor
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.units import format_duration, format_share
 
 LEAST_MEASURED, LEAST_KNOWN = 0.35, 0.7
 """Shares of the operators' time that a probe must have measured, and must know with similar calls. Otherwise the
@@ -61,16 +61,6 @@ def step_ns(analysis: RankAnalysis) -> float:
 def in_phases(*names: str) -> Callable[[RankAnalysis], float]:
     """Return a function for the mean time of some phases of a step, in nanoseconds: the part of a rule's saving."""
     return lambda analysis: sum(analysis.phases.phase(name).mean_ns for name in names)
-
-
-def counted(number: float, noun: str, plural: str = "") -> str:
-    """Return a number with its noun.
-
-    Example:
-        >>> counted(1, "launch", "launches"), counted(1541, "launch", "launches"), counted(2.5, "kernel")
-        ('1 launch', '1,541 launches', '2.50 kernels')
-    """
-    return f"{format_count(number)} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def loader_of(analysis: RankAnalysis) -> DataLoading:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -11,9 +11,10 @@ from lightning_perf.analysis.steps.fit_time import FitPart, FitTime, StepGrowth
 from lightning_perf.analysis.steps.step_times import PeriodicSteps, StepTimes
 from lightning_perf.findings.conditions import is_busy
 from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange, log_rule
-from lightning_perf.findings.savings import RECORD_STACKS, counted, loader_of
+from lightning_perf.findings.fit import slow_hooks
+from lightning_perf.findings.savings import RECORD_STACKS, loader_of
 from lightning_perf.trace.description import DataLoading
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.units import counted, format_count, format_duration, format_share
 
 EXPLAINED = 0.5
 """Share of the extra time from which one kind of work is its cause."""
@@ -38,7 +39,9 @@ def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | Non
             *reasons,
         ),
         action,
-        SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away."),
+        SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away.")
+        if suffix
+        else SavingRange((0.0, periodic.per_step_ns), "Nothing if the training needs this work, at most all of it."),
         changes=changes,
     )
 
@@ -51,7 +54,7 @@ def _long_step_reason(
     loop = lead.metadata.loop if lead is not None else None
     if periodic.waits:
         return " to get its batch", (_waits_text(periodic, lead),), _fix_of_waits(periodic, lead), ""
-    if loop is not None and loop.log_every_n_steps == period and (loop.loggers or fit is None):
+    if loop is not None and loop.log_every_n_steps == period and _may_log(periodic, loop.loggers, fit):
         loggers = " and ".join(loop.loggers)
         text = f"log_every_n_steps is {period}: Lightning calls {loggers or 'its loggers'} in these steps."
         action = (
@@ -73,8 +76,20 @@ def _long_step_reason(
         known = ("Waits for data, callbacks, loggers and checkpoints do not take that time.",)
     else:
         place, known = "e.g. in a callback", ()
-    action = f"Find the code that runs every {period} steps, {place}, and run it less often. {RECORD_STACKS}"
+    action = f"Find the code that runs every {period} steps, {place}, and run it less often if you can. {RECORD_STACKS}"
     return "", known, action, SKIPPED_WORK
+
+
+def _may_log(periodic: PeriodicSteps, loggers: Sequence[str], fit: FitTime | None) -> bool:
+    """Return whether loggers have the time of the long steps, as far as that is known."""
+    if fit is None:
+        return True
+    return bool(loggers) and fit.group("logging").time_ns >= EXPLAINED * _extra_ns(periodic, fit)
+
+
+def _extra_ns(periodic: PeriodicSteps, fit: FitTime) -> float:
+    """Return the extra time of all long steps of the fit."""
+    return (periodic.step_ns - periodic.others_ns) * fit.steps / periodic.period
 
 
 def _waits_text(periodic: PeriodicSteps, lead: RankAnalysis | None) -> str:
@@ -156,6 +171,41 @@ def without_collections(
     ]
 
 
+def without_parts_of_fit(
+    findings: Sequence[Finding], fit: FitTime | None, fit_findings: Sequence[Finding]
+) -> list[Finding]:
+    """Leave out pauses and long steps of a hook, a logger or checkpoints if a finding about the fit has their time.
+
+    Long steps in a hook stay: their distance says how often the hook works.
+    """
+    if fit is None or not fit.steps:
+        return list(findings)
+    kinds = {finding.kind for finding in fit_findings}
+    return [
+        finding
+        for finding in findings
+        if (part_ns := _part_of_fit_ns(finding, fit, kinds)) is None
+        or part_ns / fit.steps < SAME_TIME * 1e6 * (finding.saving_high_ms or 0.0)
+    ]
+
+
+def _part_of_fit_ns(finding: Finding, fit: FitTime, kinds: Collection[str]) -> int | None:
+    """Return the time in the fit of the hook, logger or checkpoints that this and another finding name, or None."""
+    title, pauses = finding.title, finding.kind == "cpu-pauses"
+    if pauses and "slow-callback" in kinds:
+        hook = next((part for part in slow_hooks(fit) if title.endswith(f", in {part.name}")), None)
+        if hook is not None:
+            return hook.time_ns
+    if "slow-logger" in kinds and (", in the logger" in title if pauses else title.endswith(" logs")):
+        return fit.group("logging").time_ns
+    if "slow-checkpoints" in kinds and title.endswith(OF_CHECKPOINTS):
+        return fit.group("checkpoints").time_ns
+    return None
+
+
+OF_CHECKPOINTS = " of checkpoints"
+
+
 def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None) -> FitPart | None:
     """Return the hook, logger or checkpoint with the time of the long steps; None if none has it.
 
@@ -164,7 +214,7 @@ def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit:
     """
     if fit is None:
         return None
-    extra_ns = (periodic.step_ns - periodic.others_ns) * fit.steps / periodic.period
+    extra_ns = _extra_ns(periodic, fit)
     calls = fit.steps / periodic.period
     found = [
         part
@@ -178,7 +228,7 @@ def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit:
 def _around_steps(fit: FitTime) -> Iterator[FitPart]:
     for name in ("callbacks", "logging", "checkpoints"):
         for part in fit.group(name).parts:
-            yield replace(part, name=f"{part.name} of checkpoints") if name == "checkpoints" else part
+            yield replace(part, name=f"{part.name}{OF_CHECKPOINTS}") if name == "checkpoints" else part
 
 
 def _even_ns(part: FitPart, lead: RankAnalysis | None) -> float:

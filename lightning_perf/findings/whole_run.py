@@ -19,7 +19,15 @@ from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
-from lightning_perf.findings.conditions import contention, distortion, is_busy, is_oversubscribed, with_gpu_health
+from lightning_perf.findings.conditions import (
+    BUSY_WAIT,
+    contention,
+    distortion,
+    is_busy,
+    is_oversubscribed,
+    with_gpu_health,
+)
+from lightning_perf.findings.cpu import MIN_PAUSE_SHARE
 from lightning_perf.findings.finding import (
     LEADING,
     MIN_SHARE,
@@ -40,7 +48,7 @@ from lightning_perf.findings.finding import (
 from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.ranks import SHARED_WAITS
-from lightning_perf.findings.steps import one_per_cause, without_collections
+from lightning_perf.findings.steps import one_per_cause, without_collections, without_parts_of_fit
 from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.units import format_count, format_duration, format_share
@@ -268,7 +276,7 @@ def check_findings(
             findings.append(missed)
     if usable is not None:
         findings = one_per_cause([*findings, *log_rule.find(usable, lead, fit)], usable, lead, fit_findings)
-    findings = without_collections(findings, fit, fit_findings)
+    findings = without_parts_of_fit(without_collections(findings, fit, fit_findings), fit, fit_findings)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     findings = [with_gpu_health(finding, gpus) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
@@ -311,6 +319,8 @@ def _judge(
             "steps lost their core, or the profiler held them up."
         )
         return HeldBack(finding, reason)
+    if finding.kind == "cpu-pauses" and (reason := _without_core(finding, analysis)):
+        return HeldBack(finding, reason)
     if finding.kind in SHARES and run is not None:
         return _of_usual_step(finding, run)
     if finding.saving_high_ms is None or finding.kind in SURE_ON_BUSY_MACHINES:
@@ -338,6 +348,21 @@ def _judge(
         )
         return HeldBack(finding, f"Estimated while the machine was busy. {instead}")
     return _without_hiccups(finding, analysis, run)
+
+
+def _without_core(finding: Finding, analysis: RankAnalysis) -> str:
+    """Return why waits for a core may be all of the pauses; empty if they are longer, or the thread slept."""
+    processor = analysis.metadata.processor
+    if processor is None or processor.core_wait is None or processor.core_wait < BUSY_WAIT or not finding.step_ms:
+        return ""
+    share = (finding.saving_high_ms or 0.0) / finding.step_ms
+    asleep = max(0.0, 1 - processor.core_wait - (1.0 if processor.thread_cpu is None else processor.thread_cpu))
+    if max(share - processor.core_wait, asleep) >= MIN_PAUSE_SHARE:
+        return ""
+    return (
+        f"The training thread waited for a core for {format_share(processor.core_wait)} of the time, which looks the "
+        "same. Record again on a quiet machine."
+    )
 
 
 def _of_usual_step(finding: Finding, run: StepTimes) -> Finding:

@@ -8,10 +8,9 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.savings import counted
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.trace.description import Batch
-from lightning_perf.units import format_bytes, format_duration, format_share
+from lightning_perf.units import counted, format_bytes, format_duration, format_share
 
 Kind: TypeAlias = Literal[
     "processor", "core", "disk", "memory", "other", "idle", "slow worker", "receiving", "uneven batches", "unknown"

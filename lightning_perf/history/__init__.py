@@ -11,7 +11,7 @@ from lightning_perf.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from lightning_perf.history.document import History
-    from lightning_perf.history.gate import HistoryGate, gate_runs, judge_runs
+    from lightning_perf.history.gate import HistoryGate, gate_runs
     from lightning_perf.history.read import read_history, set_baseline
     from lightning_perf.history.store import Added, HistoryError, add_runs
 
@@ -22,7 +22,6 @@ __all__ = [
     "HistoryGate",
     "add_runs",
     "gate_runs",
-    "judge_runs",
     "read_history",
     "set_baseline",
 ]

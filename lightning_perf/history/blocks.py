@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from lightning_perf.compare.records.metrics import METRICS, Metric, Scale
 from lightning_perf.compare.verdicts.blocks import gate_table
 from lightning_perf.compare.verdicts.gates import GateOutcome
-from lightning_perf.report.labels import count_of
 from lightning_perf.show.blocks import (
+    EVERY_ROW,
     Block,
     Cell,
     Chart,
@@ -27,7 +27,15 @@ from lightning_perf.show.blocks import (
 )
 from lightning_perf.show.plots import band, draw_picture, line, points, upright
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_points, format_share
+from lightning_perf.units import (
+    NOT_AVAILABLE,
+    axis_unit,
+    column_format,
+    counted,
+    format_change,
+    format_points,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +65,7 @@ def history_blocks(history: History) -> Iterator[Block]:
         if len(series.rows) > 1:
             yield _chart(series, metric)
         yield from listing(_change_lines(series, metric))
-        yield _rows(series, metric, paged=False)
+        yield _rows(series, metric, MOST_ROWS)
     yield from listing(history.notes)
 
 
@@ -81,7 +89,7 @@ def history_picture(history: History) -> Figure:
     charts = ((Heading(series.name), _trend(series, metric)) for series in shown)
     more = len(history.series) - len(shown)
     head = headline(history) + (f" {more} more series are not drawn." if more else "")
-    figure = draw_picture(chain.from_iterable(charts), head, "compare")
+    figure = draw_picture(chain.from_iterable(charts), head)
     assert figure is not None, "a history has at least one series"
     return figure
 
@@ -96,7 +104,7 @@ def _series(history: History, number: int, metric: Metric) -> Iterator[Block]:
         summary, *commits = _commit_lines(change) or ("",)
         if commits:
             yield Details(summary, tuple(listing(commits)))
-    yield _rows(series, metric, paged=True)
+    yield _rows(series, metric, EVERY_ROW)
 
 
 def _trend(series: Series, metric: Metric) -> Plot:
@@ -117,7 +125,7 @@ def _trend(series: Series, metric: Metric) -> Plot:
     ]
     figures = column_format(metric.unit, [row.high for row in rows])
     texts = [
-        f"{figures.value(row.value)} {figures.unit} ({count_of(row.runs, 'run')})\n"
+        f"{figures.value(row.value)} {figures.unit} ({counted(row.runs, 'run')})\n"
         f"{_row_name(row)}, {day(row.date_unix_s)}\n{row.subject or ''}"
         for row in rows
     ]
@@ -160,32 +168,24 @@ def _trend(series: Series, metric: Metric) -> Plot:
     )
 
 
-def _rows(series: Series, metric: Metric, *, paged: bool) -> Table:
-    """Return the rows, one per commit: on a page all of them, the newest first, else the newest ones in order."""
+def _rows(series: Series, metric: Metric, most: int) -> Table:
+    """Return the newest rows, one per commit, the newest first."""
     figures = column_format(metric.unit, [row.high for row in series.rows])
     unit = f" ({figures.unit})" if figures.unit else ""
-    changes = {change.row: change for change in series.changes}
+    changes = {change.row: _brief_change(change, metric) for change in series.changes}
     rows: list[TableRow] = []
     for number, row in enumerate(series.rows):
-        value, low, high, level = (Cell(figures.value(v), v) for v in (row.value, row.low, row.high, row.level))
-        change = _brief_change(changes[number], metric) if number in changes else ""
+        values = (Cell(figures.value(value), value) for value in (row.value, row.low, row.high, row.level))
         name, date = _row_name(row), day(row.date_unix_s)
-        if paged:
-            rows.append((number + 1, name, row.subject or "", date, row.runs, value, low, high, level, change))
-        else:
-            ends = (low, high) if row.runs > 1 else ("", "")
-            rows.append((name, date, str(row.runs), value, *ends, level, change))
-    if not paged:
-        heads = ("commit", "date", "runs", f"{metric.title}{unit}", "min", "max", "level", "change")
-        title = f"The newest {MOST_ROWS} of {len(rows)} rows" if len(rows) > MOST_ROWS else "Rows"
-        return table(heads, rows[-MOST_ROWS:], title)
+        rows.append((number + 1, name, row.subject or "", date, row.runs, *values, changes.get(number, "")))
+    newest = f", the newest {most} of {len(rows)}" if len(rows) > most else ""
     return table(
         ("row", "commit", "message", "date", "runs", "value", "minimum", "maximum", "level", "change"),
-        rows[::-1],
-        f"{_capital(metric.title)}{unit} of each commit",
+        rows[::-1][:most],
+        f"{_capital(metric.title)}{unit} of each commit{newest}",
         "count code text text count figure figure figure figure figure",
         definitions={"level": "level", "change": "change-point"},
-        extra=("message", "minimum", "maximum"),
+        extra=("row", "message"),
     )
 
 

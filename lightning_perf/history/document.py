@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from lightning_perf.compare.records.fairness import Difference
-from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
+from lightning_perf.documents import Format, PageDocument, PlottedDocument, TextDocument
 from lightning_perf.history.store import HistoryError
-from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.statistics.values import Estimate
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from lightning_perf.page.html import Kind
     from lightning_perf.show.blocks import Block, Parts
 
@@ -135,7 +135,7 @@ class Baseline(Struct, frozen=True):
     set_unix_s: float
 
 
-class History(TextDocument, PageDocument, SavedDocument, frozen=True):
+class History(TextDocument, PageDocument, PlottedDocument, frozen=True):
     """The trend of one metric over the commits of a history, one series per machine and setting.
 
     Attributes:
@@ -172,25 +172,10 @@ class History(TextDocument, PageDocument, SavedDocument, frozen=True):
 
         return history_blocks(self)
 
-    def save_plot(self, path: str | Path) -> None:
-        """Draw the trend of each series with its changes.
-
-        Args:
-            path: The file: ``.png``, ``.svg`` or ``.pdf``.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-            HistoryError: The file cannot be written.
-        """
+    def _picture(self) -> Figure:
         from lightning_perf.history.blocks import history_picture
-        from lightning_perf.show.plots import image
 
-        path = Path(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_named_file(path, image(history_picture(self), path.suffix.lstrip(".").lower()))
-        except OSError as error:
-            raise HistoryError(f"{path}: cannot be written ({error.strerror}). Give another file.") from error
+        return history_picture(self)
 
     def _page(self) -> tuple[Kind, str]:
         return "history", f"History of {self.store}"

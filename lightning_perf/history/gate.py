@@ -13,7 +13,7 @@ from msgspec import Struct
 from lightning_perf import __version__
 from lightning_perf.compare.records.fairness import likely_cause
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Metric, Scale
-from lightning_perf.compare.verdicts.comparison import InvalidRuns, Unfair, UnfairError, or_refusal
+from lightning_perf.compare.verdicts.comparison import UnfairError
 from lightning_perf.compare.verdicts.gates import Gate, GateOutcome, GateResult, judge, parse_gate
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.errors import CompareError, InvalidRunsError
@@ -103,11 +103,7 @@ class HistoryGate(TextDocument, SavedDocument, frozen=True):
 
 
 def slowdown_gate(metric: str, max_slowdown: float) -> Gate:
-    """Return the gate that allows a slowdown by a share.
-
-    Args:
-        max_slowdown: Largest slowdown, e.g. 0.05 for a step time of 1.05 times the level, or a throughput of 1 / 1.05.
-    """
+    """Return the gate that allows a slowdown by a share, e.g. 0.05 for a step time of 1.05 times the level."""
     known = find_metric(metric)
     if not known.is_timed:
         sign = ">=-0.01" if known.scale is Scale.DIFFERENCE else ">=0.95" if known.higher_is_better else "<=1.05"
@@ -189,31 +185,6 @@ def gate_runs(
         metrics=tuple({figure.metric: figure for figure in figures}.values()),
         notes=tuple(dict.fromkeys(notes)),
         tool_version=__version__,
-    )
-
-
-def judge_runs(
-    store: str | Path,
-    runs: Sequence[str | Path],
-    gates: Sequence[Gate],
-    *,
-    baseline: str | None = None,
-    arm: str | None = None,
-    allow: Collection[str] = (),
-    confidence: float = 0.95,
-) -> HistoryGate | Unfair | InvalidRuns:
-    """Apply gates as `gate_runs` does, and return a refusal as a document too.
-
-    Returns:
-        The outcomes. Or `Unfair` if no series has the settings of the runs, or `InvalidRuns` if no run is valid.
-
-    Raises:
-        HistoryError: The history cannot be read, or lacks the baseline or the metric.
-        CompareError: The runs cannot be read, or have several commits or settings.
-        MissingExtraError: changeforest or scipy is not installed.
-    """
-    return or_refusal(
-        lambda: gate_runs(store, runs, gates, baseline=baseline, arm=arm, allow=allow, confidence=confidence)
     )
 
 

@@ -346,12 +346,7 @@ def add_runs(
 
 
 def read_runs(path: str | Path, *, arms: Collection[str] = (), repository: str | Path = ".") -> tuple[StoredRun, ...]:
-    """Read a folder with runs, the folder of a study, or a ZIP archive of either as the entries of a history.
-
-    Raises:
-        HistoryError: The archive cannot be read, or the arm does not exist.
-        CompareError: The folder holds no runs, or a record cannot be read.
-    """
+    """Read a folder with runs, the folder of a study, or a ZIP archive of either as the entries of a history."""
     with _unpacked(Path(path)) as folder:
         records = _records(folder, path, arms)
     left_out = find_left_out(records)
@@ -402,7 +397,7 @@ def _stored(
 @contextmanager
 def _unpacked(path: Path) -> Iterator[Path]:
     """Return the folder of a path; an archive is unpacked to a temporary one, without traces and other large files."""
-    if not path.is_file() or not zipfile.is_zipfile(path):
+    if not path.is_file() or (path.suffix.lower() != ".zip" and not zipfile.is_zipfile(path)):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="lightning_perf_history_") as folder:

@@ -22,8 +22,9 @@ from lightning_perf.inference.measurement.measure import Effort, Time, Timed, Ti
 from lightning_perf.inference.measurement.timing import time_calls
 from lightning_perf.inference.model import cpu_threads, on_device, usable_device
 from lightning_perf.inference.results.tradeoff import SWEEP_VERSION, Sweep, SweepRow
-from lightning_perf.inference.run import describe_machine, load_average
+from lightning_perf.inference.run import describe_machine
 from lightning_perf.lazy_imports import install_command
+from lightning_perf.machine.environment import load_average
 
 _AGAIN = ":again"
 """Suffix of the key of the first backbone's second measurement. No name of a backbone ends with it."""

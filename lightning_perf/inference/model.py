@@ -161,9 +161,8 @@ def cpu_threads(number: int) -> Iterator[None]:
 def load_model(target: str, module: str | None) -> tuple[nn.Module, str]:
     """Load the model that the command line names.
 
-    Args:
-        target: A Lightning checkpoint, or ``package.module:name`` of a module, or of a function or class that makes one
-            without arguments.
+    It names a Lightning checkpoint, or ``package.module:name`` of a module, or of a function or class that makes one
+    without arguments.
     """
     path = Path(target)
     if path.suffix == ".ckpt" or (path.is_file() and path.suffix != ".py"):

@@ -42,7 +42,7 @@ from lightning_perf.inference.variants.variant import (
     measure_storage,
     parse_variants,
 )
-from lightning_perf.machine.environment import cpu_name, device_facts, host_notes
+from lightning_perf.machine.environment import cpu_name, device_facts, host_notes, load_average
 from lightning_perf.run_files.atomic import write_document
 
 AGAIN = f"{BASELINE} again"
@@ -87,14 +87,6 @@ class MeasureOptions:
     notes: Sequence[str] = ()
     out: Path | None = None
     timeout_s: float = 1800.0
-
-
-def load_average() -> float | None:
-    """Return the load average over the last minute, or None if the system does not report it."""
-    try:
-        return round(os.getloadavg()[0], 2)
-    except OSError:
-        return None
 
 
 def describe_machine(device: torch.device) -> Machine:
@@ -291,37 +283,25 @@ def _arithmetic(
     return count, None
 
 
+@dataclasses.dataclass
 class Campaign:
     """Builds, checks and times variants, the baseline first; `rows` and `cells` hold the results.
 
     There is a judge if there are validation data. Without ``options.out``, the artefacts go into `work`, which is
-    temporary.
-
-    Args:
-        original: The outputs of the original on the subject's inputs.
+    temporary. `original` has the outputs of the original on the subject's inputs.
     """
 
-    def __init__(
-        self,
-        variants: Sequence[Variant],
-        subject: Subject,
-        original: NDArray[np.float32],
-        chains: Chains,
-        judges: Sequence[Judge],
-        options: MeasureOptions,
-        work: Path,
-        on_progress: Callable[[str], None],
-    ) -> None:
-        self._variants = variants
-        self._subject = subject
-        self._original = original
-        self._chains = chains
-        self._judges = judges
-        self._options = options
-        self._work = work
-        self._inputs = work / "inputs.npy"
-        self._on_progress = on_progress
-        self._rows = {each.name: Row(each.name, each.chain, each.runtime.name, each.summary) for each in variants}
+    variants: Sequence[Variant]
+    subject: Subject
+    original: NDArray[np.float32]
+    chains: Chains
+    judges: Sequence[Judge]
+    options: MeasureOptions
+    work: Path
+    on_progress: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._rows = {each.name: Row(each.name, each.chain, each.runtime.name, each.summary) for each in self.variants}
         self._timed: dict[tuple[int, int], tuple[Rounds, Rounds]] = {}
 
     @property
@@ -341,7 +321,7 @@ class Campaign:
         """Build, start and time all variants for one number of threads."""
         running: dict[str, Running] = {}
         with ExitStack() as stack:
-            for variant in self._variants:
+            for variant in self.variants:
                 if self._rows[variant.name].reason is None:
                     try:
                         self._start(variant, threads, running, stack)
@@ -351,9 +331,9 @@ class Campaign:
                 self._time(running, threads, batch)
 
     def _start(self, variant: Variant, threads: int, running: dict[str, Running], stack: ExitStack) -> None:
-        if reason := variant.runtime.missing(self._subject.device):
+        if reason := variant.runtime.missing(self.subject.device):
             raise VariantError(reason)
-        self._on_progress(f"{variant.name}: building")
+        self.on_progress(f"{variant.name}: building")
         built = self._build(variant, threads)
         process = self._run(built, threads, stack)
         reload = process.check_reload()
@@ -362,15 +342,15 @@ class Campaign:
             row = replace(self._described(row, variant, built), cold=process.cold, reload=reload)
             self._rows[variant.name] = row
             _require_same_outputs(row)
-            for judge in self._judges:
-                self._on_progress(f"{variant.name}: accuracy on {judge.n} inputs")
+            for judge in self.judges:
+                self.on_progress(f"{variant.name}: accuracy on {judge.n} inputs")
                 self._rows[variant.name] = replace(row, accuracy=judge.judge(process.predict))
         running[variant.name] = process
         if variant.name == BASELINE:
             running[AGAIN] = self._run(built, threads, stack)
 
     def _build(self, variant: Variant, threads: int) -> BuiltVariant:
-        options = self._options
+        options = self.options
         folder = variant.name if not self._timed else f"{variant.name}@{threads}-threads"
         return build_variant(
             Origin(
@@ -380,28 +360,28 @@ class Campaign:
                 source=options.name or "",
                 labels=tuple(options.labels),
             ),
-            self._chains.subject_file(variant.transforms, threads),
-            (options.out or self._work / "artefacts") / folder,
-            self._work,
+            self.chains.subject_file(variant.transforms, threads),
+            (options.out or self.work / "artefacts") / folder,
+            self.work,
             threads=threads,
             timeout_s=options.timeout_s,
         )
 
     def _run(self, built: BuiltVariant, threads: int, stack: ExitStack) -> Running:
-        process = Running(built, self._inputs, str(self._subject.device), threads, self._options.timeout_s)
+        process = Running(built, self.work / "inputs.npy", str(self.subject.device), threads, self.options.timeout_s)
         stack.callback(process.close)
         return process
 
     def _described(self, row: Row, variant: Variant, built: BuiltVariant) -> Row:
-        module = self._chains.module(variant.transforms)
+        module = self.chains.module(variant.transforms)
         return replace(
             row,
-            folder=None if self._options.out is None else str(built.folder),
+            folder=None if self.options.out is None else str(built.folder),
             parameters=sum(parameter.numel() for parameter in module.parameters()),
             size_bytes=built.artefact.size_bytes,
             packed_bytes=_packed_bytes(module) if variant.transforms else None,
             build_s=built.seconds,
-            output_error=relative_difference(np.load(built.outputs), self._original),
+            output_error=relative_difference(np.load(built.outputs), self.original),
             provenance=built.artefact.provenance,
         )
 
@@ -409,8 +389,8 @@ class Campaign:
         timers = {
             name: process.time for name, process in running.items() if name == AGAIN or self._rows[name].reason is None
         }
-        self._on_progress(f"Timing {len(timers) - 1} variants in alternating rounds: batch {batch}, threads {threads}")
-        turns = take_turns(timers, batch, self._options.effort, self._fail)
+        self.on_progress(f"Timing {len(timers) - 1} variants in alternating rounds: batch {batch}, threads {threads}")
+        turns = take_turns(timers, batch, self.options.effort, self._fail)
         baseline = turns[BASELINE]
         self._timed[threads, batch] = baseline, turns.pop(AGAIN)
         for name, rounds in turns.items():
@@ -420,7 +400,7 @@ class Campaign:
     def _fail(self, name: str, error: VariantError) -> None:
         if name in (BASELINE, AGAIN):
             raise InferenceError(f"The original itself cannot be measured: {error}") from error
-        self._on_progress(f"{name}: {error}")
+        self.on_progress(f"{name}: {error}")
         self._rows[name] = replace(self._rows[name], reason=str(error))
 
 

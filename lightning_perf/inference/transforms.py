@@ -219,14 +219,11 @@ class Separable(Transform):
 
 
 def separate(layer: Convolution) -> nn.Sequential:
-    """Return the best depthwise and pointwise pair for a convolution.
+    """Return the best depthwise and pointwise pair for a convolution, with its stride, padding, dilation and bias.
 
     The weights of one input channel are a matrix, outputs by kernel positions. The pair replaces each such matrix by
     one of rank 1: a filter times one factor per output. The nearest matrix of rank 1 is the first term of the singular
     value decomposition (Eckart and Young 1936, doi:10.1007/BF02288367).
-
-    Returns:
-        A depthwise convolution with the layer's stride, padding and dilation, and a pointwise one with its bias.
     """
     kind: Any = type(layer)
     inputs, outputs = layer.in_channels, layer.out_channels
@@ -304,13 +301,11 @@ MOST_ROUNDS = 300
 
 
 def cluster(values: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Find k numbers that minimise the squared distance of each value to its nearest number, approximately.
+    """Find at most k numbers, ascending, that approximately minimise the squared distance of each value to its nearest.
 
     This is Lloyd's algorithm (Lloyd 1982, doi:10.1109/TIT.1982.1056489), started from the quantiles of the values, so
     it is deterministic. In one dimension each cluster is a range of the sorted values, so a round takes k look-ups.
-
-    Returns:
-        At most k numbers in ascending order, and the index of the nearest number for each value.
+    Also return the index of the nearest number for each value.
     """
     ordered = np.sort(values).astype(np.float64)
     sums = np.concatenate([[0.0], np.cumsum(ordered)])

@@ -18,6 +18,7 @@ def measure_source(source: str, *, seconds: float = SECONDS, step_ms: float | No
         source: ``package.module:name`` of the data set, or of a function without arguments that returns it.
         step_ms: Time of a training step without waits for data.
     """
+    from lightning_perf.errors import UserError, reason_of
     from lightning_perf.lazy_imports import find_object, import_extra
 
     import_extra("torch", "train")
@@ -25,11 +26,16 @@ def measure_source(source: str, *, seconds: float = SECONDS, step_ms: float | No
     from lightning_perf.loading.result import LoadingError
 
     made = find_object(source, "PKG:NAME")
-    if callable(made) and not hasattr(made, "train_dataloader"):
-        try:
+    try:
+        if isinstance(made, type) or (callable(made) and not hasattr(made, "train_dataloader")):
             made = made()
-        except Exception as error:
-            raise LoadingError(
-                f"PKG:NAME {source}", f"fails ({type(error).__name__}: {error})", "Give a function without arguments"
-            ) from error
-    return measure_loading(training_loader(made), seconds=seconds, step_ms=step_ms, name=source)
+        loader = training_loader(made)
+    except UserError:
+        raise
+    except Exception as error:
+        raise LoadingError(
+            f"PKG:NAME {source}",
+            f"fails ({reason_of(error)})",
+            "Call it in Python for the whole error. It gets no arguments",
+        ) from error
+    return measure_loading(loader, seconds=seconds, step_ms=step_ms, name=source)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
+from lightning_perf.errors import reason_of
 from lightning_perf.loading.result import LoadingError, LoadingReport, StageTime, judge_loading
 from lightning_perf.loading.stage_clock import OTHER, StageClock, instrument
 from lightning_perf.workers.limits import usable_cores
@@ -132,7 +133,11 @@ def measure_loading(loader: Any, *, seconds: float, step_ms: float | None = None
     batches = samples = cpu_ns = transferred_bytes = 0
     pins = torch.cuda.is_available()
     try:
-        batch_times = iter(timed)
+        batch_times = iter(timed)  # starts the worker process
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        problem = f"cannot run in a worker process ({error})"
+        raise LoadingError(name or "the loader", problem, "Make its data set picklable") from error
+    try:
         next(batch_times, None)  # includes imports, and fills caches
         deadline_s = time.monotonic() + seconds
         for item in batch_times:
@@ -150,14 +155,11 @@ def measure_loading(loader: Any, *, seconds: float, step_ms: float | None = None
             transferred_bytes = max(transferred_bytes, _tensor_bytes(item.batch))
             if time.monotonic() >= deadline_s:
                 break
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        problem = f"cannot run in a worker process ({error})"
-        raise LoadingError(name or "the loader", problem, "Make its data set picklable") from error
     except Exception as error:
-        problem = f"failed ({type(error).__name__}: {error})"
+        problem = f"failed ({reason_of(error)})"
         raise LoadingError(name or "the loader", problem, "Check that it loads in a for loop") from error
     if not batches:
-        raise LoadingError(name or "the loader", "has a single batch", "Use a smaller batch or more samples")
+        raise LoadingError(name or "the loader", "has fewer than two batches", "Use a smaller batch or more samples")
     stages = tuple(
         StageTime(stage, round(time_ns / batches))
         for stage, time_ns in sorted(sums_ns.items(), key=lambda entry: -entry[1])

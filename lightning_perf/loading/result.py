@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -121,23 +121,22 @@ class LoadingReport(TextDocument, frozen=True):
 
 def judge_loading(
     *,
-    name: str,
     stages: Sequence[StageTime],
     batches: int,
     samples: int,
     cpu_ns: int,
-    batch_bytes: int,
     workers: int,
     cores: int | None,
     step_ms: float | None,
-    iterable: bool = False,
+    **facts: Any,
 ) -> LoadingReport:
     """Find the limit of a loader from the mean times of its stages per batch.
 
     W workers load W batches in the time that one needs for a batch, as long as the cores suffice for their processor
     time.
 
-    `cpu_ns` is the processor time of a worker per batch, `samples` the number in all batches.
+    `cpu_ns` is the processor time of a worker per batch, `samples` the number in all batches. The other facts
+    go into the report unchanged.
     """
     cores = cores or 1
     loading_ns = max(1, sum(stage.time_ns for stage in stages if stage.name not in TRANSFER_STAGES))
@@ -150,10 +149,8 @@ def judge_loading(
     limit, advice = _limit(stages, loading_ns, cpu_ns, workers, cost)
     return LoadingReport(
         schema_version=SCHEMA_VERSION,
-        name=name,
         batches=batches,
         batch_size=size,
-        batch_bytes=batch_bytes,
         stages=tuple(stages),
         loading_ns=loading_ns,
         cpu_ns=cpu_ns,
@@ -164,7 +161,7 @@ def judge_loading(
         rates=rates,
         limit=limit,
         advice=advice,
-        iterable=iterable,
+        **facts,
     )
 
 

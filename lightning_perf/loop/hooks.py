@@ -13,29 +13,36 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from lightning_perf.callbacks.steps.fit_state import Signal
+from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 
 
 class CallHooks:
-    """Listens to ``torch.autograd.backward``, which ``Tensor.backward`` calls, and to ``GradScaler.step``.
+    """Tells observers of ``torch.autograd.backward``, which ``Tensor.backward`` calls, and of ``GradScaler.step``.
 
     A call inside another one, e.g. by activation checkpointing, belongs to the outer one. Other threads are left alone.
     """
 
-    def __init__(
-        self,
-        *,
-        on_backward_start: Callable[[], None],
-        on_backward_end: Callable[[], None],
-        on_scaler_start: Callable[[], None],
-        on_scaler_end: Callable[[], None],
-    ) -> None:
+    def __init__(self, observers: Observers) -> None:
         self._thread = threading.get_ident()
         self._wrapped = WrappedMethods()
-        backward = functools.partial(self._listening, on_backward_start, on_backward_end)
-        scaler = functools.partial(self._listening, on_scaler_start, on_scaler_end)
+
+        def backward_starts() -> None:
+            observers.on_action_end(Signal.FORWARD)
+            observers.on_before_backward(None)
+
+        def scaler_starts() -> None:
+            observers.on_action_end(Signal.FORWARD)
+            observers.on_before_optimizer_step(None)
+
+        def scaler_ends() -> None:
+            observers.on_action_end(Signal.MANUAL_STEP)
+            observers.on_optimizer_step_end()
+
+        backward = functools.partial(self._listening, backward_starts, observers.on_after_backward)
         self._wrapped.wrap(torch.autograd, "backward", backward)
-        self._wrapped.wrap(torch.amp.GradScaler, "step", scaler)
+        self._wrapped.wrap(torch.amp.GradScaler, "step", functools.partial(self._listening, scaler_starts, scaler_ends))
 
     def remove(self) -> None:
         """Restore the functions. A second call does nothing."""

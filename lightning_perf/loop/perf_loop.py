@@ -22,7 +22,7 @@ from lightning_perf.callbacks.report import ReportLength, report_fit
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
 from lightning_perf.callbacks.run_record.run_facts import dataset_facts, loop_facts, model_facts
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, claim_folder
-from lightning_perf.callbacks.steps.fit_state import Signal
+from lightning_perf.callbacks.steps.fit_state import FitContext, Signal
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.loop.hooks import CallHooks
 from lightning_perf.loop.plain_loop import PlainLoop, model_device
@@ -132,7 +132,8 @@ class PerfLoop:
         self._observers = Observers(errors)
         self._loop = PlainLoop(self._model, self._optimizers)
         self._folder: Path | None = None
-        self._record = LoopRecord(self._loop, None, errors)
+        self._context = FitContext(self._loop, None, errors)
+        self._record = LoopRecord(self._context)
         self._rank_files = RankFiles(None, rank=0, world_size=1, errors=errors)
         self._fit: Fit | None = None
         self._hooks: list[CallHooks] = []
@@ -168,11 +169,11 @@ class PerfLoop:
     ) -> None:
         """Save all files, analyze the recorded steps, and print the report. An error of the training passes on."""
         self._entered = False
+        loop, steps = self._loop, self._fit.whole_steps if self._fit is not None else None
         if error is not None:
-            self._report_out_of_memory(error)
+            report_out_of_memory(error, loop.tensor_source, self._errors, show=self._report, rank=loop.rank, step=steps)
         for hooks in self._hooks:
             hooks.remove()
-        loop = self._loop
         self._observers.finish(may_wait=error is None or loop.world_size == 1 or loop.device.type == "cpu")
         self._epoch_ended |= bool(self._metrics)
         self._complete_epoch()
@@ -264,19 +265,6 @@ class PerfLoop:
         self._check_entered("log")
         self._metrics.update(metrics)
 
-    def _report_out_of_memory(self, error: BaseException) -> None:
-        """Report an error about memory at once: everything else here needs memory itself."""
-        report_out_of_memory(
-            error,
-            lambda: (self._model, self._optimizers),
-            self._errors,
-            show=self._report,
-            folder=self._folder,
-            rank=self._loop.rank,
-            step=self._fit.whole_steps if self._fit is not None else None,
-            batch_size=None,
-        )
-
     def _check_entered(self, method: str) -> None:
         if not self._entered:
             raise RuntimeError(f"PerfLoop.{method}() was called outside of the loop: use 'with PerfLoop(…) as perf:'")
@@ -296,7 +284,8 @@ class PerfLoop:
                     "Only rank 0 is measured: call torch.distributed.init_process_group, or fabric.launch, before the "
                     "'with' block of PerfLoop."
                 )
-        self._record = LoopRecord(loop, self._folder, self._errors)
+        self._context = FitContext(loop, self._folder, self._errors)
+        self._record = LoopRecord(self._context)
         if (model := self._model) is not None:
             self._record.add_facts({"the model": lambda: model_facts(model, hashed=self._hashed)})
 
@@ -326,17 +315,8 @@ class PerfLoop:
         )
         connected = loop.world_size if loop.connected else 1
         self._rank_files = RankFiles(self._folder, rank=loop.rank, world_size=connected, errors=self._errors)
-        self._fit = Fit(
-            loop, recording=self._recording, folder=self._folder, observers=self._observers, errors=self._errors
-        )
-        self._hooks.append(
-            CallHooks(
-                on_backward_start=self._on_backward_start,
-                on_backward_end=self._observers.on_after_backward,
-                on_scaler_start=self._on_scaler_start,
-                on_scaler_end=self._on_scaler_end,
-            )
-        )
+        self._fit = Fit(self._context, self._recording, self._observers)
+        self._hooks.append(CallHooks(self._observers))
 
     def _follow(self, loader: Iterable[Batch], accumulate: int | None) -> Generator[Batch, None, None]:
         if self._iterating:
@@ -397,18 +377,6 @@ class PerfLoop:
         """End a batch, and with it perhaps the step."""
         self._loop.automatic = automatic
         self._observers.on_batch_end(None)
-
-    def _on_backward_start(self) -> None:
-        self._observers.on_action_end(Signal.FORWARD)
-        self._observers.on_before_backward(None)
-
-    def _on_scaler_start(self) -> None:
-        self._observers.on_action_end(Signal.FORWARD)
-        self._observers.on_before_optimizer_step(None)
-
-    def _on_scaler_end(self) -> None:
-        self._observers.on_action_end(Signal.MANUAL_STEP)
-        self._observers.on_optimizer_step_end()
 
     def _complete_epoch(self) -> None:
         """Record the epoch that has ended, if one has, with the metrics that were logged since."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,6 +25,16 @@ else:
         from transformers import TrainerCallback
     except ImportError:
         TrainerCallback = object  # the constructor then says what to install
+
+
+def _event(told: Callable[[_EventLoop, Any, dict[str, Any]], None]) -> Callable[..., None]:
+    """Return a hook that tells the loop of an event, unless no training is measured."""
+
+    def hook(callback: PerfTrainerCallback, _args: Any, state: Any, _control: Any, **more: Any) -> None:
+        if callback._loop is not None:
+            told(callback._loop, state, more)
+
+    return hook
 
 
 class PerfTrainerCallback(TrainerCallback):
@@ -94,36 +104,12 @@ class PerfTrainerCallback(TrainerCallback):
         loop.__enter__()
         loop.begin(kwargs.get("train_dataloader"), int(args.gradient_accumulation_steps), int(state.global_step))
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Record the epoch before."""
-        if self._loop is not None:
-            self._loop.epoch_starts()
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Start the step's first forward."""
-        if self._loop is not None:
-            self._loop.step_starts()
-
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Start the forward of the next batch of an accumulation."""
-        if self._loop is not None:
-            self._loop.forward_starts()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """End the step."""
-        if self._loop is not None:
-            self._loop.step_ends(int(state.global_step))
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Note that the epoch has ended."""
-        if self._loop is not None:
-            self._loop.epoch_ends()
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Record the metrics of an evaluation."""
-        if self._loop is not None:
-            metrics: Mapping[str, object] = kwargs.get("metrics") or {}
-            self._loop.log(metrics)
+    on_epoch_begin = _event(lambda loop, *_: loop.epoch_starts())
+    on_step_begin = _event(lambda loop, *_: loop.step_starts())
+    on_substep_end = _event(lambda loop, *_: loop.forward_starts())
+    on_step_end = _event(lambda loop, state, _: loop.step_ends(int(state.global_step)))
+    on_epoch_end = _event(lambda loop, *_: loop.epoch_ends())
+    on_evaluate = _event(lambda loop, _, more: loop.log(more.get("metrics") or {}))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Save all files, analyze the recorded steps, and print the report."""

@@ -296,6 +296,7 @@ def cuda_settings() -> Facts:
     }
 
 
-def has_cpp_compiler() -> bool:
-    """Return whether there is a C++ compiler for ``torch.compile``: that of ``CXX``, ``g++`` or ``clang++``."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
+def missing_cpp_compiler() -> str | None:
+    """Return the C++ compiler of TorchInductor if it is missing: that of ``CXX``, else the usual one of this system."""
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    return None if shutil.which(name.split()[0]) is not None else name

@@ -48,8 +48,7 @@ def busy_s(statistics: Path | None = None, *, stolen: bool = False) -> float | N
 def process_counters(pid: int | str, proc: Path = Path("/proc")) -> list[str]:
     """Return the counters of a process, from its state on: field 3 of proc_pid_stat(5) comes first.
 
-    Raises:
-        OSError: The process has ended, or this is not Linux.
+    An ended process, or a system without ``/proc``, is an `OSError`.
     """
     # The name of the program may contain blanks and brackets, so count the fields after its last one.
     return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

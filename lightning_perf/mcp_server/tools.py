@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from lightning_perf.errors import LocatedError
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.mcp_server.confinement import resolve_path, resolve_source
-from lightning_perf.report.labels import count_of
+from lightning_perf.units import counted
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
@@ -170,7 +170,7 @@ def analyze(
         {"rule": held.finding.kind, "title": held.finding.title, "reason": held.reason} for held in report.held_back
     ]
     message = (
-        f"{count_of(len(found), 'finding')}, the largest estimated saving first. "
+        f"{counted(len(found), 'finding')}, the largest estimated saving first. "
         "Estimates are predictions: measure the change."
         if found
         else "No finding: no rule found a cause that could save 3 % of the step or more. That does not prove that the "
@@ -371,10 +371,10 @@ def history(
     changes = sum(len(series.changes) for series in found.series)
     rows = sum(len(series.rows) for series in found.series)
     if changes:
-        message = f"{count_of(changes, 'change')} of {found.metric} in {count_of(rows, 'row')}."
+        message = f"{counted(changes, 'change')} of {found.metric} in {counted(rows, 'row')}."
     else:
         message = (
-            f"No certain change of {found.metric} in {count_of(rows, 'row')}. A small or a very recent change may be "
+            f"No certain change of {found.metric} in {counted(rows, 'row')}. A small or a very recent change may be "
             "missing."
         )
     shown = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from lightning_perf.memory_snapshot.allocations import FREE, MIXED, name_line
-from lightning_perf.report.labels import MEMORY_LABELS, count_of
+from lightning_perf.report.labels import MEMORY_LABELS
 from lightning_perf.show.blocks import (
     EVERY_ROW,
     Bar,
@@ -28,7 +28,7 @@ from lightning_perf.show.blocks import (
 )
 from lightning_perf.show.plots import Trace, bars, bytes_axis, line, names_axis, time_axis
 from lightning_perf.show.plots import peak as peak_mark
-from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_change, format_duration, format_share
+from lightning_perf.units import NOT_AVAILABLE, counted, format_bytes, format_change, format_duration, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.memory_snapshot.compared import DeviceChange, MemoryDiff
@@ -77,7 +77,7 @@ def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[B
     name = f"Device {device.device}" if named else "Memory of the device"
     time = "" if history.time_ns is None else f" over {format_duration(history.time_ns)}"
     yield from (Line(_error_sentence(error), "bad") for error in device.out_of_memory[-top:])
-    extent = f"{count_of(history.events, 'event')}{time}" if recorded else ""
+    extent = f"{counted(history.events, 'event')}{time}" if recorded else ""
     yield Heading(name, definition="memory-snapshots", aside=extent)
     yield Figures(tuple(_figures(device, recorded=recorded)))
     if device.curve is not None:
@@ -93,7 +93,7 @@ def _device_blocks(device: DeviceMemory, top: int, *, named: bool) -> Iterator[B
         yield Heading("Growth from step to step", definition="growth-over-steps")
         yield Line(
             f"Possible leak: the lowest memory within a step grew by {format_bytes(device.growth.growth_bytes)} over "
-            f"{count_of(device.growth.steps, 'step')} and never fell.",
+            f"{counted(device.growth.steps, 'step')} and never fell.",
             "strong",
         )
         rows = ((row.line, _colored(row.category), row.growth_bytes) for row in device.growth.rows[:top])
@@ -138,14 +138,14 @@ def _groups(device: DeviceMemory, top: int, *, recorded: bool) -> Iterator[Block
 
     rows = [cells(name_line(row.line, row.module), _colored(row.category), [row], row.phase) for row in groups[:top]]
     if len(groups) > top:
-        rows.append(cells(count_of(len(groups) - top, "other line"), Cell(""), groups[top:], ""))
+        rows.append(cells(counted(len(groups) - top, "other line"), Cell(""), groups[top:], ""))
     peak = ("at the peak", "share") if recorded else ()
     error = ("at the error",) if failed else ()
     more = ("phase", "allocations", "allocated in all")
     yield Heading("Who held the memory", definition="line-of-memory")
     if device.left_out_groups and top == EVERY_ROW:
         shown = len(device.groups)
-        yield Line(f"The largest {shown:,} of {count_of(shown + device.left_out_groups, 'line')}", "quiet")
+        yield Line(f"The largest {shown:,} of {counted(shown + device.left_out_groups, 'line')}", "quiet")
     yield table(
         ("line", *peak, "for", "blocks", "at the end", *error, *more),
         rows,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf import __version__
+from lightning_perf.analysis.intervals import sum_by
 from lightning_perf.errors import TraceError
 from lightning_perf.memory_snapshot.allocations import (
     CATEGORIES,
@@ -49,14 +50,11 @@ from lightning_perf.memory_snapshot.snapshot import (
     Snapshot,
     read_snapshot,
 )
-from lightning_perf.report.labels import count_of
-from lightning_perf.units import format_bytes
+from lightning_perf.units import counted, format_bytes
 from lightning_perf.workers.channel import Channel, Message
 from lightning_perf.workers.exec_command import die_with
 from lightning_perf.workers.limits import MEMORY_SHARE, free_bytes, limit_memory
 from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess
-
-Integers = NDArray[np.int64]
 
 MOST_GROUPS = 300
 """Groups in the document, the largest ones."""
@@ -153,18 +151,18 @@ class _Device:
             )
         if history.state != "none" and history.dropped_stacks:
             found.append(
-                f"{count_of(history.dropped_stacks, 'allocation')} from before the first event "
+                f"{counted(history.dropped_stacks, 'allocation')} from before the first event "
                 f"{'has' if history.dropped_stacks == 1 else 'have'} a stack: an earlier recording made them, or the "
                 "history was full and dropped its oldest events. A larger max_entries keeps more events."
             )
         if history.conflicts:
             found.append(
-                f"{count_of(history.conflicts, 'event')} contradict others, so the peak is an estimate. The history "
+                f"{counted(history.conflicts, 'event')} contradict others, so the peak is an estimate. The history "
                 "and the blocks may be of different moments."
             )
         if self._assumed:
             found.append(
-                f"{count_of(self._assumed, 'allocation')} without a stack count as backward, because the stacks are of "
+                f"{counted(self._assumed, 'allocation')} without a stack count as backward, because the stacks are of "
                 "Python only and the threads of autograd run no Python. Record with stacks='all' to be sure."
             )
         recorded = lifetimes.stack[lifetimes.start >= 0]
@@ -192,7 +190,7 @@ class _Device:
 
     def _moment(self, name: str, moment: int) -> Moment:
         alive = self._lifetimes.alive(moment - 1)
-        sums = _sums(self._category[alive], self._lifetimes.size_bytes[alive], len(CATEGORIES))
+        sums = sum_by(self._category[alive], self._lifetimes.size_bytes[alive], len(CATEGORIES))
         return Moment(
             name=name,
             event=moment,
@@ -232,7 +230,7 @@ class _Device:
         def totals(rows: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
             """Return the number and the bytes of allocations in each group."""
             number = np.bincount(group[rows], minlength=len(keys)).tolist()
-            return number, _sums(group[rows], lifetimes.size_bytes[rows], len(keys)).tolist()
+            return number, sum_by(group[rows], lifetimes.size_bytes[rows], len(keys)).tolist()
 
         peak = totals(lifetimes.alive(self._peak - 1))
         end = totals(lifetimes.alive(lifetimes.events - 1))
@@ -275,7 +273,7 @@ class _Device:
         change = np.zeros(len(keys), np.int64)
         for moment, sign in ((lowest[-1], 1), (lowest[0], -1)):
             alive = self._lifetimes.alive(moment - 1)
-            change += sign * _sums(group[alive], self._lifetimes.size_bytes[alive], len(keys))
+            change += sign * sum_by(group[alive], self._lifetimes.size_bytes[alive], len(keys))
         rows = []
         for number in np.argsort(-change, kind="stable")[:GROWTH_ROWS].tolist():
             line, category = divmod(int(keys[number]), len(CATEGORIES))
@@ -302,7 +300,7 @@ class _Device:
             if (self._category == number).any()
         ]
         alive = self._lifetimes.alive(self._peak - 1)
-        held = _sums(self._line[alive], self._lifetimes.size_bytes[alive], len(self._lines))
+        held = sum_by(self._line[alive], self._lifetimes.size_bytes[alive], len(self._lines))
         largest = [number for number in np.argsort(-held, kind="stable")[:CURVE_LINES].tolist() if held[number]]
         others = ~np.isin(self._line, largest)
         lines = [
@@ -318,13 +316,6 @@ class _Device:
             categories=tuple(categories),
             lines=tuple(lines),
         )
-
-
-def _sums(group: NDArray[np.integer], sizes: Integers, count: int) -> Integers:
-    """Add the sizes of each group, exactly."""
-    total = np.zeros(count, np.int64)
-    np.add.at(total, group, sizes)
-    return total
 
 
 BYTES_PER_BYTE = 24

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_perf.analysis.intervals import sum_by
 from lightning_perf.memory_snapshot.allocations import CATEGORIES, FREE, MIXED, Lifetimes
 from lightning_perf.memory_snapshot.document import Pool, Run, SegmentMap
 from lightning_perf.memory_snapshot.snapshot import INACTIVE, Action, Segments, Snapshot
@@ -129,10 +130,8 @@ def _runs(sizes: Integers, names: Integers) -> tuple[Run, ...]:
 def _per_segment(snapshot: Snapshot) -> tuple[Integers, Integers, Integers]:
     """Return the used bytes, the free bytes and the largest free block of each segment."""
     blocks, count = snapshot.blocks, len(snapshot.segments.device)
-    used, free, largest = (np.zeros(count, np.int64) for _ in range(3))
-    active = blocks.state != INACTIVE
-    np.add.at(used, blocks.segment[active], blocks.size_bytes[active])
-    np.add.at(free, blocks.segment[~active], blocks.size_bytes[~active])
+    active, largest = blocks.state != INACTIVE, np.zeros(count, np.int64)
+    used, free = (sum_by(blocks.segment[rows], blocks.size_bytes[rows], count) for rows in (active, ~active))
     np.maximum.at(largest, blocks.segment[~active], blocks.size_bytes[~active])
     return used, free, largest
 

@@ -17,7 +17,7 @@ from lightning_perf.analysis.model.operators import OperatorCalls
 from lightning_perf.analysis.model.workload import workload
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.errors import TraceError
-from lightning_perf.machine.environment import has_cpp_compiler, load_average
+from lightning_perf.machine.environment import load_average, missing_cpp_compiler
 from lightning_perf.machine.processor import busy_s
 from lightning_perf.probe.estimate import (
     BATCH_ERRORS,
@@ -119,10 +119,11 @@ def _compiled(task: Task) -> tuple[CompiledTimes | None, str | None]:
     """Return the times of the compiled calls, or the reason why there are no such times."""
     if task.device != "cpu":
         return None, "for a training on a GPU, lightning-perf tune measures it"
-    if not has_cpp_compiler():
+    if missing_cpp_compiler() is not None:
         return None, "it needs a C++ compiler: install g++"
     try:
-        return compile_calls(task), None
+        with WorkerProcess(COMPILER, task, path=sys.path, environment=ENVIRONMENT) as process:
+            return process.receive(CompiledTimes, timeout_s=COMPILE_S), None
     except WorkerError as error:
         return None, str(error)
 
@@ -344,6 +345,11 @@ START_S = 120.0
 REPLAY_S = 10.0
 """Longest wait for a replay from a CUDA graph, which usually takes less than a second."""
 
+COMPILER = "lightning_perf.probe.replay.call_graph:main"
+
+COMPILE_S = 600.0
+"""Longest wait for the compiler."""
+
 GRACE_S = 30.0
 """Time that a worker process may take beyond its task's, before it is ended."""
 
@@ -407,14 +413,3 @@ class ProbeWorker:
         with suppress(WorkerError):
             return self._process.receive(Replayed, timeout_s=REPLAY_S).times
         return None
-
-
-COMPILE_S = 600.0
-"""Longest wait for the compiler."""
-
-
-def compile_calls(task: Task) -> CompiledTimes:
-    """Compile the calls of a task in a worker process, and return their times."""
-    target = "lightning_perf.probe.replay.call_graph:main"
-    with WorkerProcess(target, task, path=sys.path, environment=ENVIRONMENT) as process:
-        return process.receive(CompiledTimes, timeout_s=COMPILE_S)

@@ -26,7 +26,6 @@ from lightning_perf.errors import TraceError
 from lightning_perf.findings.whole_run import check_findings, find, find_in_fit
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
-from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.report.sentences import slowness_notes, who_waits
 from lightning_perf.report.verdict import drives_device, judge
@@ -45,7 +44,7 @@ from lightning_perf.run_files.report import read_notes
 from lightning_perf.run_files.run_folder import full_disk_notes
 from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
-from lightning_perf.units import format_duration, format_share
+from lightning_perf.units import counted, format_duration, format_share
 
 _Part = TypeVar("_Part")
 _Line = TypeVar("_Line")
@@ -281,7 +280,7 @@ def build_report(
             *checked.notes,
             *slowness_notes(lead, step_times, trusted),
             *(
-                f"The GPU of rank {gpu.rank} counted {count_of(gpu.uncorrected_errors, 'uncorrected memory error')} "
+                f"The GPU of rank {gpu.rank} counted {counted(gpu.uncorrected_errors, 'uncorrected memory error')} "
                 "during the training, so its results may be wrong. See nvidia-smi -q -d ECC,ROW_REMAPPER."
                 for gpu in gpus
                 if gpu.uncorrected_errors
@@ -427,7 +426,7 @@ def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[
     if missing:
         some = ", ".join(map(str, missing[:MISSING_NAMED]))
         more = f" and {len(missing) - MISSING_NAMED} more" if len(missing) > MISSING_NAMED else ""
-        notes.append(f"The run has {world} ranks, but {count_of(len(missing), 'rank')} left no trace: {some}{more}.")
+        notes.append(f"The run has {world} ranks, but {counted(len(missing), 'rank')} left no trace: {some}{more}.")
     for rank, number in sorted(Counter(analysis.rank for analysis in ranks if analysis.rank is not None).items()):
         if number > 1:
             notes.append(f"{number} recordings say that they are rank {rank}. They are analyzed separately.")
@@ -463,7 +462,7 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
         )
     elif problems.unread_events:
         notes.append(
-            f"{name} holds {count_of(problems.unread_events, 'event')} of no known category, in "
+            f"{name} holds {counted(problems.unread_events, 'event')} of no known category, in "
             f"{', '.join(problems.unread_in)}. They are not in the figures, which are for the host only."
         )
     elif not breakdown.has_device and drives_device(breakdown):
@@ -493,5 +492,5 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
         (problems.bad_durations, "has no usable time or duration", "have no usable time or duration"),
     ):
         if number:
-            notes.append(f"{name}: {count_of(number, 'event')} {one if number == 1 else several}.")
+            notes.append(f"{name}: {counted(number, 'event')} {one if number == 1 else several}.")
     return notes

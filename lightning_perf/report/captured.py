@@ -11,13 +11,12 @@ from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.errors import TraceError
-from lightning_perf.report.labels import count_of
 from lightning_perf.report.recording import Recording
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, is_capture_name
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
-from lightning_perf.units import format_duration, format_ratio
+from lightning_perf.units import counted, format_duration, format_ratio
 
 AS_USUAL = 1.1
 """A captured step within a tenth of the usual one is no longer slow."""
@@ -119,7 +118,7 @@ def _evidence(
     if slowdown is not None:
         slow_ns = sum(slowdown.step_ns) / max(len(slowdown.step_ns), 1)
         lines.append(
-            f"{count_of(len(slowdown.step_ns), 'step')} up to step {record.step} took {format_duration(slow_ns)} on "
+            f"{counted(len(slowdown.step_ns), 'step')} up to step {record.step} took {format_duration(slow_ns)} on "
             f"average, {format_ratio(slow_ns / max(slowdown.usual_ns, 1))} the usual "
             f"{format_duration(slowdown.usual_ns)}. The limit was {format_duration(slowdown.limit_ns)}."
         )

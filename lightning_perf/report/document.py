@@ -25,7 +25,7 @@ from lightning_perf.errors import ReportError, TraceError
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import CATEGORY_LABELS, GAP_LABELS, PHASE_LABELS, count_of, run_name
+from lightning_perf.report.labels import CATEGORY_LABELS, GAP_LABELS, PHASE_LABELS, run_name
 from lightning_perf.report.verdict import Verdict
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
@@ -33,7 +33,7 @@ from lightning_perf.run_files.numerics.precision import PRECISION_NAME, BadRun, 
 from lightning_perf.run_files.report import read_report_fields
 from lightning_perf.show.blocks import Block, Line
 from lightning_perf.show.terminal_text import safe
-from lightning_perf.units import format_duration, format_rate, format_share
+from lightning_perf.units import counted, format_duration, format_rate, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
@@ -136,7 +136,7 @@ class PerfReport(LongDocument, PageDocument, SavedDocument, frozen=True):
         return compare_reports(self, other)
 
     def __repr__(self) -> str:
-        findings = count_of(len(self.findings) + len(self.fit_findings), "finding")
+        findings = counted(len(self.findings) + len(self.fit_findings), "finding")
         return safe(f"<PerfReport of {run_name(self.sources)}: {self.verdict.where} {findings}>")
 
     def _repr_html_(self) -> str:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from lightning_perf.trace.description import Metadata, Processor, Settings
+from lightning_perf.units import counted
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -90,16 +91,6 @@ MEMORY_LABELS: dict[str, str] = {
 """Purposes of memory."""
 
 
-def count_of(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Example:
-        >>> count_of(1, "step"), count_of(1200, "step")
-        ('1 step', '1,200 steps')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def run_name(sources: tuple[str, ...]) -> str:
     """Name the run of trace files: by the file, or by the folder that holds several."""
     if not sources:
@@ -127,8 +118,8 @@ def processor_text(processor: Processor) -> str:
     if processor.bf16:
         text += f" with {', '.join(processor.bf16)}"
     if processor.threads:
-        text += f", {count_of(processor.threads, 'thread')}"
-        text += f" on {count_of(processor.cores, 'core')}" if processor.cores else ""
+        text += f", {counted(processor.threads, 'thread')}"
+        text += f" on {counted(processor.cores, 'core')}" if processor.cores else ""
     return text
 
 

@@ -12,9 +12,9 @@ from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.findings.finding import MIN_SHARE
 from lightning_perf.findings.ranks import lateness
-from lightning_perf.report.labels import CATEGORY_LABELS, count_of
+from lightning_perf.report.labels import CATEGORY_LABELS
 from lightning_perf.statistics.exact import Ratio
-from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio, format_share
+from lightning_perf.units import counted, format_bytes, format_duration, format_rate, format_ratio, format_share
 
 
 def trust_line(trust: Trust) -> str:
@@ -35,18 +35,18 @@ def trust_line(trust: Trust) -> str:
 
 def _recording(trust: Trust) -> list[str]:
     whole = trust.steps - trust.incomplete_steps
-    parts = [f"{whole} of {count_of(trust.steps, 'step')} complete"] if trust.steps else []
-    parts.append(f"{count_of(trust.lost_events, 'event')} lost" if trust.lost_events else "no event lost")
+    parts = [f"{whole} of {counted(trust.steps, 'step')} complete"] if trust.steps else []
+    parts.append(f"{counted(trust.lost_events, 'event')} lost" if trust.lost_events else "no event lost")
     if trust.truncated_ranks:
-        parts.append(f"{count_of(trust.truncated_ranks, 'recording')} cut short")
+        parts.append(f"{counted(trust.truncated_ranks, 'recording')} cut short")
     if trust.deviceless_ranks:
-        parts.append(f"no device work in {count_of(trust.deviceless_ranks, 'recording')} of a GPU's run")
+        parts.append(f"no device work in {counted(trust.deviceless_ranks, 'recording')} of a GPU's run")
     if trust.kernels:
         linked = trust.kernels - trust.unlinked_kernels
         parts.append(
             "every kernel has its launch"
             if not trust.unlinked_kernels
-            else f"{format_share(linked / trust.kernels)} of {count_of(trust.kernels, 'kernel')} have their launch"
+            else f"{format_share(linked / trust.kernels)} of {counted(trust.kernels, 'kernel')} have their launch"
         )
     if trust.empty_launches:
         launches = f"{trust.empty_launches:,} launch{'' if trust.empty_launches == 1 else 'es'}"
@@ -141,7 +141,7 @@ def throughput_sentence(throughput: Throughput) -> str:
         'Throughput: 1,000 samples/s before (32 samples per step), 2,500 samples/s after (256 samples per step), 2.50×.'
     """
     before, after = (
-        f"{format_rate(rate, 'samples')} {when} ({count_of(samples, 'sample')} per step)"
+        f"{format_rate(rate, 'samples')} {when} ({counted(samples, 'sample')} per step)"
         for rate, when, samples in (
             (throughput.before_per_s, "before", throughput.before_samples),
             (throughput.after_per_s, "after", throughput.after_samples),
@@ -258,7 +258,7 @@ def _stalls(breakdown: Breakdown) -> tuple[list[str], float | None]:
     longest_time = format_duration(longest.wall_ns)
     slow = f"Step {longest.number} took {longest_time}"
     if len(apart) > 1:
-        slow = f"{count_of(len(apart), 'recorded step')} took up to {longest_time} (step {longest.number})"
+        slow = f"{counted(len(apart), 'recorded step')} took up to {longest_time} (step {longest.number})"
     return [
         (
             f"{slow}, the other recorded steps {format_duration(others_ns)} on average. The means "

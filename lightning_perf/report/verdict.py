@@ -13,8 +13,8 @@ from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import BASIS_TEXT, LEADING, Finding
 from lightning_perf.findings.savings import each
 from lightning_perf.findings.whole_run import HeldBack
-from lightning_perf.report.labels import CATEGORY_CLAUSES, NO_OPERATORS_CLAUSE, UNRECORDED_CLAUSES, count_of
-from lightning_perf.units import format_duration, format_rate, format_share
+from lightning_perf.report.labels import CATEGORY_CLAUSES, NO_OPERATORS_CLAUSE, UNRECORDED_CLAUSES
+from lightning_perf.units import counted, format_duration, format_rate, format_share
 
 NAMED_SHARE = 0.05
 NAMED_CATEGORIES = 3
@@ -88,11 +88,11 @@ def judge(
             next="Record again, let the export finish, and analyze that trace.",
         )
     leads = _leading_of_fit(fit_findings, findings, fit)
-    number = count_of(len(held_back), "finding")
+    number = counted(len(held_back), "finding")
     held = f"{number} of the recorded steps {'is' if len(held_back) == 1 else 'are'} held back."
     if findings and leads is None:
         top = findings[0]
-        rest = f" {count_of(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
+        rest = f" {counted(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
         whose = f"On rank {top.rank}: " if _of_another(top, lead) else ""
         little = "A known change would save little. The most: " if top.severity == "low" else ""
         return Verdict(
@@ -208,7 +208,7 @@ def _where(lead: RankAnalysis, step_times: StepTimes | None) -> str:
 
 def _unread(lead: RankAnalysis) -> str:
     """Return the number of events of unknown categories, and where they are."""
-    return f"{count_of(lead.problems.unread_events, 'event')} in {', '.join(lead.problems.unread_in[:NAMED_UNREAD])}"
+    return f"{counted(lead.problems.unread_events, 'event')} in {', '.join(lead.problems.unread_in[:NAMED_UNREAD])}"
 
 
 def _parts(lead: RankAnalysis) -> list[str]:

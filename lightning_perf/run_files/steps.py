@@ -107,8 +107,8 @@ class StepSamples(Sequence[StepSample]):
 class _Line(msgspec.Struct, omit_defaults=True):
     """A block of consecutive steps, with a list for each column.
 
-    ``step`` is the first step's number. A column of equal values may be stored as that one value, and ``profiled`` may
-    list the profiled rows. ``tokens``, ``compute_ns`` and ``wait_ns`` are absent where no step has any.
+    ``step`` is the first step's number. Most columns of equal values may be stored as that one value, and
+    ``profiled`` may list the profiled rows. ``tokens``, ``compute_ns`` and ``wait_ns`` are absent if no step has any.
     """
 
     step: Count

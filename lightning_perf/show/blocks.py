@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from lightning_perf.units import (
     NOT_AVAILABLE,
+    counted,
     format_bandwidth,
     format_bytes,
     format_count,
@@ -437,5 +438,5 @@ def note(text: str) -> Line:
 def rest(number: int, noun: str, hint: str = " (--top N shows more)") -> Iterator[Block]:
     """Yield the line below a table that was cut; nothing if it has all rows."""
     if number > 0:
-        plural = "" if number == 1 else "s"
-        yield Line(f"… and {number:,} more{f' {noun}{plural}' if noun else ''}{hint}", "quiet")
+        more = counted(number, f"more {noun}") if noun else f"{number:,} more"
+        yield Line(f"… and {more}{hint}", "quiet")

@@ -165,7 +165,7 @@ def _hanging(label: str, style: str, text: Text, gap: int) -> RenderableType:
     """Return a label and its text. Further lines of the text begin below its first line, not below the label."""
     grid = Grid.grid(padding=(0, gap))
     grid.add_column(style=style, no_wrap=True)
-    grid.add_column()
+    grid.add_column(overflow="fold")  # otherwise rich cuts a line with wide characters that ends in a blank
     grid.add_row(plain(label), text)
     return grid
 
@@ -174,18 +174,14 @@ def _print_framed(table: Table, console: Console) -> None:
     """Print a table below its title."""
     cells = zip(*([prose(_indented(cell.text)) for cell in row] for row in table.rows), strict=True)
     columns = [[plain(column.head), *texts] for column, texts in zip(table.columns, cells, strict=True)]
-    title: Text | None = plain(table.title)
+    console.print(plain(table.title, "bold"))  # the title of a grid would wrap to its width
     for part in _fitting(columns, console):
-        grid = Grid(
-            title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
-            padding=(0, 0, 0, 1),
-        )  # fmt: skip
+        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
         for texts, width in part:
             grid.add_column(texts[0], justify="right" if grid.columns else "left", overflow="fold", width=width)
         for row in zip(*(texts[1:] for texts, _ in part), strict=True):
             grid.add_row(*row)
         console.print(grid)
-        title = None
 
 
 def _indented(text: str) -> str:

@@ -214,14 +214,12 @@ def hide_frame(axes: Any, *, grid: str = "x") -> None:
     axes.tick_params(length=0)
 
 
-def draw_picture(blocks: Iterable[Block], head: str, extra: str) -> Figure | None:
+def draw_picture(blocks: Iterable[Block], head: str) -> Figure | None:
     """Draw plots below each other, each with the heading and the lines before it; None without plots.
 
-    Args:
-        head: A text above all plots.
-        extra: The extra that installs matplotlib.
+    `head` is a text above all plots.
     """
-    import_extra("matplotlib", extra)
+    import_extra("matplotlib", "compare")
     panels: list[tuple[str, list[str], Plot]] = []
     title, remarks = "", []
     for block in blocks:

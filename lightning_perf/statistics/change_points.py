@@ -170,10 +170,7 @@ def predict(series: Segmentation, segment: int, value: float, share: float, conf
     """Compare a new value with a segment: its difference from the level, with a prediction interval.
 
     The interval allows for the noise of the level and of the new value (Hahn and Meeker, Statistical Intervals, 1991,
-    section 4.7).
-
-    Args:
-        share: Variance of the new value in units of the series' variance: 1 if it is measured like the others.
+    section 4.7). The new value has `share` times the variance of the series: 1 if it is measured like the others.
     """
     length = series.length(segment)
     difference, method = value - series.levels[segment], "prediction interval from the history"

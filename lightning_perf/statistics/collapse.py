@@ -61,8 +61,7 @@ class CollapseCounts(Struct, frozen=True):
 def collapse_limit(accuracies: Numbers) -> float | None:
     """Return the accuracy below which a run counts as collapsed, if none was declared.
 
-    Args:
-        accuracies: The runs of all arms together, as shares of 1, so that a collapsed arm cannot set its own measure.
+    It takes the runs of all arms together, so that a collapsed arm cannot set its own measure.
     """
     return baseline_limit(accuracies, least=LEAST_DROP) if len(finite(accuracies)) >= 4 else None
 
@@ -107,11 +106,7 @@ class ReachTime(Struct, frozen=True):
 
 
 def kaplan_meier_median(runs: Sequence[ReachTime]) -> float | None:
-    """Time by which half of the runs have reached the goal (Kaplan & Meier, 1958).
-
-    Returns:
-        Seconds, or None if too few runs reached it for a median.
-    """
+    """Return the time by which half of the runs have reached the goal (Kaplan & Meier, 1958); None if fewer have."""
     share = 1.0
     for time in sorted({run.time_s for run in runs if run.reached}):
         at_risk = sum(run.time_s >= time for run in runs)

@@ -45,8 +45,7 @@ class Ratio(Struct, frozen=True):
 def walsh_interval(differences: Numbers, confidence: float = 0.95) -> Estimate:
     """Return the median of the Walsh averages of paired differences, with the interval of the exact signed-rank test.
 
-    Args:
-        confidence: The smallest coverage. The rank distribution is discrete, so the true one is at or above it.
+    The rank distribution is discrete, so the true coverage is at or above `confidence`.
     """
     values = finite(differences)
     n, method = len(values), "Walsh averages, signed-rank interval"
@@ -86,9 +85,6 @@ def walsh_ratio(
 
     Common factors of a pair's two times cancel, e.g. a drift of the machine. From 12 pairs on, one disturbed pair
     hardly widens the interval, unlike Student's.
-
-    Args:
-        candidate: The other time of each pair, in the same order.
     """
     logarithms = np.log(np.asarray(candidate, dtype=np.float64) / np.asarray(base, dtype=np.float64))
     return walsh_interval(logarithms, confidence).map(math.exp)
@@ -111,10 +107,7 @@ def hodges_lehmann_ratio(base: Sequence[float], candidate: Sequence[float], conf
 
     The interval inverts Wilcoxon's rank-sum test by the large-sample formula (Hollander, Wolfe & Chicken, Nonparametric
     Statistical Methods, 3rd ed., 2014, section 4.3). It takes the times of a sample as independent. The steps of a run
-    nearly are, except for slow drifts. A drift of the machine then looks like a change.
-
-    Returns:
-        The ratio, or None with too few times for an interval at that confidence.
+    nearly are, except for slow drifts. A drift of the machine then looks like a change. Too few times have no ratio.
     """
     n, m = len(candidate), len(base)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
@@ -213,11 +206,7 @@ def sign_flip_test(differences: Numbers) -> Probability:
 
 
 def two_sample_test(base: Numbers, candidate: Numbers) -> Probability:
-    """Two-sided permutation test of two unpaired samples, statistic: the difference of their means.
-
-    Returns:
-        The p-value; None if an arm is empty or all values are equal.
-    """
+    """Two-sided permutation test of two unpaired samples, statistic: the difference of their means."""
     a, b = finite(base), finite(candidate)
     n, total = min(len(a), len(b)), len(a) + len(b)
     method = "exact permutation"

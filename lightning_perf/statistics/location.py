@@ -54,11 +54,9 @@ class Difference(Struct, frozen=True):
 
 
 def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
-    """Return the mean of candidate minus baseline over blocks.
+    """Return the mean of candidate minus baseline over blocks, in the same order for both.
 
-    Args:
-        base: One value per block; None for a run without one. Its block is then left out.
-        candidate: The candidate's values, in the same order of blocks.
+    A block is left out if one of its runs lacks a number.
     """
     pairs = finite_pairs(base, candidate)
     if isinstance(pairs, str):
@@ -74,11 +72,7 @@ def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
 
 
 def unpaired_difference(base: Numbers, candidate: Numbers) -> Difference:
-    """Return the difference of the two means, with Welch's standard error and Satterthwaite's degrees of freedom.
-
-    Args:
-        candidate: The candidate's values. The numbers of runs may differ.
-    """
+    """Return the difference of the two means, with Welch's standard error and Satterthwaite's degrees of freedom."""
     a, b = finite(base), finite(candidate)
     n = min(len(a), len(b))
     if n == 0:
@@ -109,9 +103,6 @@ def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *,
 
     Blocks share a device and a seed, so their common factors cancel in each block's ratio. Run times are products of
     factors, hence the logarithms (Fleming & Wallace, How not to lie with statistics, CACM 1986).
-
-    Args:
-        candidate: The candidate's values, in the same order of blocks.
     """
     return _ratio(base, candidate, confidence, paired=True, timed=timed)
 
@@ -214,8 +205,7 @@ class NonInferiority(Struct, frozen=True):
 def non_inferiority(difference: Difference, margin: float, confidence: float = 0.95) -> NonInferiority:
     """Test that higher is better and the candidate is not lower by the margin or more.
 
-    Args:
-        margin: The largest loss that does not matter; positive, declared before looking at the runs.
+    The margin is the largest loss that does not matter; positive, declared before looking at the runs.
     """
     if not (math.isfinite(margin) and margin > 0):
         raise ValueError(f"the margin must be a positive number, not {margin}")
@@ -241,13 +231,10 @@ def _relative_sd(df: int) -> Float64Array:
 
 
 def paired_power(effect: float, n: int, confidence: float = 0.95) -> float:
-    """Return the power of the two-sided paired t test.
+    """Return the power of the two-sided paired t test, for an effect in units of the differences' standard deviation.
 
     It averages over the distribution of the sample SD. The non-central t distribution of scipy gives nan at large
     effects.
-
-    Args:
-        effect: True mean difference in units of the differences' standard deviation.
     """
     limits = t_quantile(0.5 + confidence / 2, n - 1) * _relative_sd(n - 1)
     shift = abs(effect) * math.sqrt(n)
@@ -281,13 +268,9 @@ def minimal_detectable_effect(n: int, power: float = 0.8, confidence: float = 0.
 
 
 def blocks_needed(effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
-    """Return the pairs with which a paired t test finds an effect with the given power.
+    """Return the pairs with which a paired t test finds an effect with the given power; None above 1000.
 
-    Args:
-        effect: The effect in units of the differences' standard deviation.
-
-    Returns:
-        The number, at least 2; None above 1000 or for no effect at all.
+    The effect is in units of the differences' standard deviation.
     """
     if effect == 0 or paired_power(effect, MAX_BLOCKS, confidence) < power:
         return None

@@ -60,11 +60,9 @@ def compare_spread(base: Numbers, candidate: Numbers, *, paired: bool, confidenc
 def sd_ratio(base: Numbers, candidate: Numbers, *, paired: bool, confidence: float = 0.95) -> Estimate:
     """Return the ratio of standard deviations, candidate over baseline.
 
-    The interval is exact for normally distributed runs and covers far less when there are outliers.
-
-    Args:
-        paired: Whether the values are paired by block. Common factors of a block's runs then do not widen the interval
-            (Pitman and Morgan, 1939). Otherwise the interval is that of the F test.
+    The interval is exact for normally distributed runs and covers far less when there are outliers. Common factors of a
+    block's runs do not widen it for values that are `paired` by block (Pitman and Morgan, 1939). Otherwise it is that
+    of the F test.
     """
     method = "Pitman–Morgan" if paired else "F"
     a, b = _samples(base, candidate, paired)
@@ -97,11 +95,7 @@ def _samples(base: Numbers, candidate: Numbers, paired: bool) -> tuple[Float64Ar
 def brown_forsythe_p(a: Float64Array, b: Float64Array) -> float | None:
     """Return the p-value of equal spread by the absolute deviations from the median (Brown & Forsythe, 1974).
 
-    Args:
-        a: One value per run, at least two.
-
-    Returns:
-        The p-value, or None if the deviations have no spread themselves.
+    Each sample has at least two values. If the deviations have no spread themselves, there is no p-value.
     """
     test = _brown_forsythe(a, b)
     return float(test.pvalue) if math.isfinite(test.statistic) else None

@@ -82,14 +82,7 @@ def finite(values: Numbers) -> Float64Array:
 
 
 def finite_pairs(base: Numbers, candidate: Numbers) -> tuple[Float64Array, Float64Array] | str:
-    """Return the pairs that are numbers on both sides, or the reason why there are no pairs.
-
-    Args:
-        candidate: One value of the candidate per block, in the same order.
-
-    Returns:
-        Both sides, of the same length. A string says why they cannot be paired.
-    """
+    """Return the pairs that are numbers on both sides, or the reason for a lack of pairs."""
     if len(base) != len(candidate):
         return f"the baseline has {len(base)} runs and the candidate {len(candidate)}: they cannot be paired"
     kept = [
@@ -139,11 +132,7 @@ class Summary(Struct, frozen=True):
 
 
 def describe(values: Numbers) -> Summary:
-    """Summarize one number per run.
-
-    Args:
-        values: The numbers; None for a run without one.
-    """
+    """Summarize one number per run."""
     kept = finite(values)
     missing = len(values) - len(kept)
     if not len(kept):

@@ -207,7 +207,9 @@ def _study_members(storage: Storage, files: Sequence[StoredFile], sniffer: Sniff
     members: dict[str, list[StoredFile]] = {
         file.folder: [] for file in files if file.name == STUDY_NAME and sniffer.holds(storage, file, _STUDY_MARK)
     }
-    for file in filter(_is_of_study, files):
+    for file in files:
+        if file.name != RECORD_NAME and not any(pattern.fullmatch(file.name) for pattern in (_LOG, _JOURNAL)):
+            continue
         for folder in filter(members.__contains__, _upwards(file.folder)):
             members[folder].append(file)
     return members
@@ -217,10 +219,6 @@ def _is_own(storage: Storage, file: StoredFile, sniffer: Sniffer) -> bool:
     if file.name == REPORT_NAME:
         return sniffer.holds(storage, file, _DOCUMENT_MARK)
     return file.name in (PRECISION_NAME, RECORD_NAME) or _LOG.fullmatch(file.name) is not None
-
-
-def _is_of_study(file: StoredFile) -> bool:
-    return file.name == RECORD_NAME or any(pattern.fullmatch(file.name) for pattern in (_LOG, _JOURNAL))
 
 
 def _study_of(run: Run, studies: Mapping[str, str]) -> str | None:

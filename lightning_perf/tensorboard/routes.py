@@ -24,7 +24,7 @@ from lightning_perf.lazy_imports import install_command
 from lightning_perf.page.html import plotly_file
 from lightning_perf.tensorboard.cache import Document, RunSummaries, find, key_of, make_task, read_intact
 from lightning_perf.tensorboard.discovery import Run, Scanner
-from lightning_perf.tensorboard.queue import DiffQuery, Failed, Queue, Working
+from lightning_perf.tensorboard.queue import DiffQuery, Done, Failed, Queue, Working
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.view import (
     CONTENT_TYPES,
@@ -174,14 +174,6 @@ def answer_data(
     return response
 
 
-def answer_redirect(address: str) -> Response:
-    """Redirect to another address, relative to the requested one."""
-    response = Response(status=302, headers={**_HEADERS, "Content-Security-Policy": PAGE_POLICY, "Location": address})
-    response.content_type = "text/plain; charset=utf-8"
-    response.autocorrect_location_header = False
-    return response
-
-
 def answer_stream(stream: BinaryIO, name: str) -> Response:
     """Answer with the contents of a file, in parts, and close it. Bytes added during the answer are left out."""
     size_bytes = stream.seek(0, os.SEEK_END)
@@ -307,7 +299,10 @@ class Routes:
         name = _rest(request, "/perfetto/")
         if name == "index.html" and "testing" not in request.args:
             # Without this it contacts its developers' server and an analytics service. The browser keeps the fragment.
-            return answer_redirect("index.html?testing=1")
+            headers = {**_HEADERS, "Content-Security-Policy": PAGE_POLICY, "Location": "index.html?testing=1"}
+            response = Response(status=302, headers=headers, content_type="text/plain; charset=utf-8")
+            response.autocorrect_location_header = False
+            return response
         if not perfetto_assets():
             reason = "This file does not exist. The timeline needs Perfetto's UI."
             raise RefusalError(404, f"{reason} Install it with: {install_command('view')}")
@@ -371,17 +366,21 @@ class Routes:
     def diff(self, request: Request) -> Response:
         """Answer with the changes from one run to another."""
         runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
-        made = [self._make(run, "report") for run in runs]
-        working = [state for state in made if isinstance(state, Working)]
-        if working:
-            done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
-            return _progress(request, Working(done, working[0].message))
-        answer = self._queue.ask(DiffQuery(*map(str, made)))
-        if isinstance(answer, Working):
-            return _progress(request, answer)
-        if isinstance(answer, Failed):
-            raise RefusalError(answer.status, answer.message)
-        return answer_data(request, answer.data, "application/json")
+        for _ in range(MOST_DAMAGED):
+            made = [self._make(run, "report") for run in runs]
+            working = [state for state in made if isinstance(state, Working)]
+            if working:
+                done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
+                return _progress(request, Working(done, working[0].message))
+            answer = self._queue.ask(DiffQuery(*map(str, made)))
+            if isinstance(answer, Working):
+                return _progress(request, answer)
+            if isinstance(answer, Done):
+                return answer_data(request, answer.data, "application/json")
+            failed = answer
+            if all(isinstance(path, Path) and path.exists() for path in made):
+                break  # otherwise a report was damaged and is removed, so make it again
+        raise RefusalError(failed.status, failed.message)
 
     def trace(self, request: Request) -> Response:
         """Answer with a trace file, unchanged."""

@@ -8,11 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.run_record import Outcome
 from lightning_perf.show.terminal_text import plain
 from lightning_perf.top.watch import LATEST_STEPS, RankState, RunState
-from lightning_perf.units import format_count, format_duration, format_ratio, format_share, with_minus
+from lightning_perf.units import counted, format_count, format_duration, format_ratio, format_share, with_minus
 
 STALE_S = 60.0
 """A rank that has written nothing for so long is marked. Normally it writes every 50 steps or 5 seconds."""
@@ -57,7 +56,7 @@ def _parts(state: RunState) -> Iterator[RenderableType]:
 def _status(state: RunState) -> Text:
     ended = state.ended
     if ended is None and state.hangs:
-        return Text(f"no step ends on {count_of(len(state.hangs), 'rank')}", style="red")
+        return Text(f"no step ends on {counted(len(state.hangs), 'rank')}", style="red")
     if ended is None:
         age_s = min((rank.age_s for rank in state.ranks), default=0.0)
         if age_s < STALE_S:
@@ -125,7 +124,7 @@ def _latest(rank: RankState, *, several: bool) -> Iterator[RenderableType]:
     spread = max(high - low, 1)
     bars = "".join(_BARS[(time_ns - low) * (len(_BARS) - 1) // spread] for time_ns in rank.latest_ns)
     of = f" of rank {rank.rank}" if several else ""
-    steps = count_of(min(len(rank.latest_ns), LATEST_STEPS), "step")
+    steps = counted(min(len(rank.latest_ns), LATEST_STEPS), "step")
     yield Text(f"last {steps}{of}, {format_duration(low)} to {format_duration(high)}", style="dim")
     yield Text(bars, no_wrap=True)
 

@@ -152,6 +152,19 @@ def self_ns(spans: Spans, parents: Int32Array) -> Int64Array:
     return np.maximum(own, 0, out=own)
 
 
+def with_children(own: Int64Array, parents: NDArray[np.integer[Any]]) -> Int64Array:
+    """Return each row's value plus those of all rows inside it."""
+    total = np.zeros_like(own)
+    at = np.flatnonzero(own).astype(parents.dtype)
+    amount = own[at]
+    while len(at):  # as many rounds as rows are nested
+        np.add.at(total, at, amount)
+        above = parents[at]
+        inside = above >= 0
+        at, amount = above[inside], amount[inside]
+    return total
+
+
 def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | None:
     """Return the order by start, of equal starts the longer first; None if the rows are in that order already.
 

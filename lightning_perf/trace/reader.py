@@ -130,7 +130,7 @@ def _read(path: Path, processes: int, *, exact: bool) -> Trace:
             else "Give a trace that torch.profiler exported (export_chrome_trace): this is a file of another tool",
         )
     tensors = read_tensors(text.header, text.trailer)
-    return replace(trace, tensors=(tensors.starting_at(trace.begin_ns),)) if tensors is not None else trace
+    return replace(trace, tensors=(replace(tensors, begin_ns=trace.begin_ns),)) if tensors is not None else trace
 
 
 @contextmanager

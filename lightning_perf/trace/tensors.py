@@ -6,7 +6,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.text.salvage import lenient_json
@@ -58,10 +57,6 @@ class WindowTensors(Struct, frozen=True, eq=False):
     start: TensorBlocks
     end: TensorBlocks
     available_bytes: dict[int, int]
-
-    def starting_at(self, begin_ns: int) -> WindowTensors:
-        """Return the same lists for a window with another start."""
-        return replace(self, begin_ns=begin_ns)
 
 
 def read_tensors(header: bytes, trailer: bytes) -> WindowTensors | None:

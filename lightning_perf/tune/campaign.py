@@ -183,7 +183,7 @@ class _Campaign:
             rounds=self._pairs.rounds,
             seconds=before_s + self._budget.spent_s(),
             budget_s=before_s + self._budget.total_s,
-            interrupted=interrupted,
+            interrupted=interrupted or self._interrupted,
             notes=tuple(self._notes),
             network=scouted.network,
             losses=self._losses,
@@ -204,7 +204,7 @@ class _Campaign:
         until_s = time.monotonic() + max(self._budget.left_s(), CHECK_SHARE * self._budget.total_s)
 
         def run(texts: Mapping[str, bytes]) -> Arguments | None:
-            if not check:
+            if not check or self._interrupted:
                 return None
             self._progress.doing("checking the patch in a copy of the project")
             try:
@@ -213,7 +213,10 @@ class _Campaign:
             except OutOfTimeError:
                 if NOT_CHECKED not in self._notes:
                     self._notes.append(NOT_CHECKED)
-            except (TrialError, OSError, KeyboardInterrupt):
+            except KeyboardInterrupt:
+                self._interrupted = True
+                self._notes.append("The check of the patch in a copy of the project was interrupted.")
+            except (TrialError, OSError):
                 pass
             return None
 

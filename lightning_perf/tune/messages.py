@@ -42,19 +42,7 @@ class Order(Message, frozen=True):
 
 
 class Measured(Message, frozen=True):
-    """A training on one or several devices has ended, and its files are in the folder of the order.
-
-    Attributes:
-        device: ``cpu``, ``cuda`` or ``mps``.
-        device_name: Its name, for people.
-        threads: Threads on which torch computes.
-        core_wait_ns: Time per step for which the training thread was ready to run and had no core. None if unknown.
-    """
-
-    device: str
-    device_name: str
-    threads: int
-    core_wait_ns: float | None
+    """A training on one of several devices has ended, and its files are in the folder of the order."""
 
 
 class Run(Message, frozen=True):

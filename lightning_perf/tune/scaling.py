@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Literal, TypeAlias, get_args
 
+import numpy as np
 from msgspec import Struct
 
 from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.report.document import PerfReport
 from lightning_perf.show.blocks import Block, Cell, Code, Line, TableRow, listing, table
 from lightning_perf.statistics.location import interval, mean_ratio, paired_difference
-from lightning_perf.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate, Numbers
 from lightning_perf.tune.errors import TrialError, TuneError
-from lightning_perf.tune.messages import Measured
 from lightning_perf.units import format_count, format_milliseconds, format_share, with_minus
 
 SCHEMA_VERSION = 1
 
+Device: TypeAlias = Literal["cpu", "gpu"]
 CauseName: TypeAlias = Literal["input", "communication", "imbalance", "core wait", "host", "rest"]
 CAUSES: tuple[CauseName, ...] = get_args(CauseName)
 
@@ -60,7 +61,7 @@ class DeviceCount(Struct, frozen=True):
         efficiency: Throughput per device, relative to that of the fewest devices.
         lost_ms: Time of a step beyond that of the fewest devices, in milliseconds. The causes sum to it.
         causes: Its parts; empty for the fewest devices.
-        threads: Threads on which each process computes.
+        threads: Threads on which each process computes. None if unknown.
         core_wait_ms: Time per step for which the training thread was ready to run and had no core, in milliseconds, of
             the process that waited longest. None if the system does not count it.
     """
@@ -71,7 +72,7 @@ class DeviceCount(Struct, frozen=True):
     efficiency: Estimate
     lost_ms: Estimate
     causes: tuple[Cause, ...]
-    threads: int
+    threads: int | None
     core_wait_ms: float | None
 
 
@@ -81,26 +82,28 @@ class ScalingResult(TextDocument, SavedDocument, frozen=True):
     Attributes:
         schema_version: `SCHEMA_VERSION` of the writer.
         tool_version: Version of lightning_perf.
-        device: Type of the devices: ``cpu``, ``cuda`` or ``mps``.
-        device_name: Name of the first one.
+        device: ``cpu`` or ``gpu``.
+        device_name: Name of the first device. None if unknown.
         cores: Logical processors that all processes share.
         counts: The numbers of devices, the fewest first.
         seconds: Time that it took.
         versions: Versions of Python and of the installed libraries that affect speed.
         command: The command that repeats it.
         code: Revision and hash of the training's code.
+        interrupted: Whether Ctrl-C ended it early.
     """
 
     schema_version: int
     tool_version: str
-    device: str
-    device_name: str
+    device: Device
+    device_name: str | None
     cores: int
     counts: tuple[DeviceCount, ...]
     seconds: float
     versions: dict[str, str]
     command: str
     code: str
+    interrupted: bool
 
     _format = Format("scaling result", "scaling result", SCHEMA_VERSION, "measure again", TuneError)
 
@@ -113,51 +116,66 @@ class Run(Struct, frozen=True):
     """One training on some devices.
 
     Attributes:
-        parts_ns: Mean time of a step by cause, without the rest; None for a part that was not recorded.
+        parts_ns: Mean time of a step by cause. Those that were not recorded are not in it, nor is the rest.
         samples_per_s: Of all devices.
         core_wait_ns: The longest of all processes, per step.
+        device_name: Name of one device; None if unknown.
     """
 
     step_ns: float
-    parts_ns: Mapping[CauseName, float | None]
+    parts_ns: Mapping[CauseName, float]
     samples_per_s: float | None
-    threads: int
+    threads: int | None
     core_wait_ns: float | None
+    device: Device = "cpu"
+    device_name: str | None = None
 
 
-def account_for(report: PerfReport, measured: Sequence[Measured]) -> Run:
+def account_for(report: PerfReport, devices: int) -> Run:
     """Divide the mean step of a run by cause, as one rank sees it: the one with the median exposed communication.
 
     Of two, it is the one with more, which mostly waits for the slowest rank.
     """
     times, fit = report.step_times, report.over_fit
-    if times is None or (fit is None and len(measured) > 1):
+    if times is None or (fit is None and devices > 1):
         raise TrialError("its steps were not timed")
-    rank, communication_ns, imbalance_ns = _communication(report, len(measured))
-    waits_ns = [each.core_wait_ns for each in measured if each.core_wait_ns is not None]
-    longest_ns = max(waits_ns) if len(waits_ns) == len(measured) else None
-    breakdown = next((each.breakdown for each in report.ranks if (each.rank or 0) == rank), None)
-    core_ns = host_ns = None
-    if breakdown is not None and breakdown.has_device:
-        host_ns = sum(row.mean_ns or 0.0 for row in breakdown.categories if row.name in HOST_CATEGORIES)
-    elif longest_ns is not None:
-        # Other ranks may have waited for a core while this one waited for them. That much is the machine's fault.
-        core_ns = waits_ns[rank]
-        if len(measured) > 1 and communication_ns is not None and imbalance_ns is not None:
-            first_ns = min(communication_ns, longest_ns)
-            second_ns = min(imbalance_ns, longest_ns - first_ns)
-            communication_ns, imbalance_ns = communication_ns - first_ns, imbalance_ns - second_ns
-            core_ns += first_ns + second_ns
+    rank, communication_ns, imbalance_ns = _communication(report, devices)
     if fit is not None:
         step_ns, input_ns = fit.step_ns, next(each.input_ns for each in fit.ranks if each.rank == rank)
     elif times.device_mean_ns is not None:
         step_ns, input_ns = times.mean_ns, max(times.mean_ns - times.device_mean_ns, 0.0)
     else:
         step_ns, input_ns = times.mean_ns, times.data_wait_mean_ns
-    parts_ns: tuple[float | None, ...] = (input_ns, communication_ns, imbalance_ns, core_ns, host_ns)
+    analyses = {each.rank or 0: each for each in report.ranks}
+    processors = {each: found for each in analyses if (found := analyses[each].metadata.processor) is not None}
+    waits_ns = {each: step_ns * found.core_wait for each, found in processors.items() if found.core_wait is not None}
+    longest_ns = max(waits_ns.values()) if len(waits_ns) == devices else None
+    here, processor = analyses.get(rank), processors.get(rank)
+    core_ns = host_ns = None
+    device: Device = "cpu"
+    device_name = None if processor is None else processor.name
+    if here is not None and here.breakdown.has_device:
+        device, device_name = "gpu", next(iter(here.workload.devices), None)
+        host_ns = sum(row.mean_ns or 0.0 for row in here.breakdown.categories if row.name in HOST_CATEGORIES)
+    elif longest_ns is not None:
+        core_ns = waits_ns[rank]
+        if communication_ns is not None and imbalance_ns is not None:
+            # Other ranks may have waited for a core while this one waited for them. That much is the machine's fault.
+            first_ns = min(communication_ns, longest_ns)
+            second_ns = min(imbalance_ns, longest_ns - first_ns)
+            communication_ns, imbalance_ns = communication_ns - first_ns, imbalance_ns - second_ns
+            core_ns += first_ns + second_ns
+    parts_ns = zip(CAUSES, (input_ns, communication_ns, imbalance_ns, core_ns, host_ns), strict=False)
     rate = times.samples_per_second
-    rate = None if rate is None else rate * len(measured)
-    return Run(step_ns, dict(zip(CAUSES, parts_ns, strict=False)), rate, measured[0].threads, longest_ns)
+    return Run(
+        step_ns,
+        {name: part_ns for name, part_ns in parts_ns if part_ns is not None},
+        None if rate is None else rate * devices,
+        None if processor is None else processor.threads,
+        longest_ns,
+        device,
+        device_name,
+    )
 
 
 def _communication(report: PerfReport, devices: int) -> tuple[int, float | None, float | None]:
@@ -166,13 +184,13 @@ def _communication(report: PerfReport, devices: int) -> tuple[int, float | None,
     Communication takes as long as for the rank that waits least, without its waits. The rest of the exposed time of
     another rank is waiting.
     """
+    if devices == 1:
+        return 0, 0.0, 0.0
     exposed_ns = {
         each.rank or 0: (found.exposed_ns + found.host_exposed_ns) / max(each.breakdown.averaged_steps, 1)
         for each in report.ranks
         if (found := each.communication) is not None
     }
-    if devices == 1:
-        return 0, exposed_ns.get(0, 0.0) if report.ranks else None, 0.0
     shares = () if report.distributed is None else report.distributed.ranks
     waits_ns = {each.rank: each.wait_ns for each in shares if each.wait_ns is not None}
     if not len(exposed_ns) == len(waits_ns) == devices:
@@ -183,38 +201,40 @@ def _communication(report: PerfReport, devices: int) -> tuple[int, float | None,
     return rank, transfer_ns, exposed_ns[rank] - transfer_ns
 
 
-def compare_counts(runs: Mapping[int, Sequence[Run]]) -> tuple[DeviceCount, ...]:
+def compare_counts(blocks: Sequence[Mapping[int, Run]]) -> tuple[DeviceCount, ...]:
     """Compare each number of devices with the smallest one, block by block."""
-    base = runs[min(runs)]
-    return tuple(_count(devices, runs[devices], base) for devices in sorted(runs))
+    counts = sorted(blocks[0])
+    base = [block[counts[0]] for block in blocks]
+    return tuple(_count(devices, [block[devices] for block in blocks], base) for devices in counts)
 
 
 def _count(devices: int, runs: Sequence[Run], base: Sequence[Run]) -> DeviceCount:
     steps_ns, base_ns = [run.step_ns for run in runs], [run.step_ns for run in base]
-    left_ns = [ours - theirs for ours, theirs in zip(steps_ns, base_ns, strict=True)]
+    lost_ns = left_ns = np.subtract(steps_ns, base_ns)
     causes = []
-    for name in CAUSES[:-1] if runs is not base else ():
-        pairs = [(run.parts_ns[name], before.parts_ns[name]) for run, before in zip(runs, base, strict=True)]
-        lost_ns = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
-        known = len(lost_ns) == len(pairs)
-        causes.append(Cause(name, _mean_ms(lost_ns) if known else None))
-        left_ns = [left - lost for left, lost in zip(left_ns, lost_ns, strict=True)] if known else left_ns
+    for name in CAUSES[:-1] if runs != base else ():
+        if all(name in run.parts_ns for run in (*runs, *base)):
+            part_ns = np.subtract([run.parts_ns[name] for run in runs], [run.parts_ns[name] for run in base])
+            left_ns = left_ns - part_ns
+            causes.append(Cause(name, _mean_ms(part_ns)))
+        else:
+            causes.append(Cause(name, None))
     rates = [run.samples_per_s for run in runs if run.samples_per_s is not None]
     waits_ns = [run.core_wait_ns for run in runs if run.core_wait_ns is not None]
     return DeviceCount(
         devices=devices,
         step_ms=_mean_ms(steps_ns),
-        samples_per_s=statistics.fmean(rates) if len(rates) == len(runs) else None,
+        samples_per_s=fmean(rates) if len(rates) == len(runs) else None,
         efficiency=mean_ratio(steps_ns, base_ns, paired=True),
-        lost_ms=_mean_ms([ours - theirs for ours, theirs in zip(steps_ns, base_ns, strict=True)]),
+        lost_ms=_mean_ms(lost_ns),
         causes=(*causes, Cause("rest", _mean_ms(left_ns))) if causes else (),
         threads=runs[0].threads,
-        core_wait_ms=statistics.fmean(waits_ns) / 1e6 if len(waits_ns) == len(runs) else None,
+        core_wait_ms=fmean(waits_ns) / 1e6 if len(waits_ns) == len(runs) else None,
     )
 
 
-def _mean_ms(values_ns: Sequence[float]) -> Estimate:
-    return interval(paired_difference([0.0] * len(values_ns), [value_ns / 1e6 for value_ns in values_ns]))
+def _mean_ms(values_ns: Numbers) -> Estimate:
+    return interval(paired_difference(np.zeros(len(values_ns)), np.asarray(values_ns) / 1e6))
 
 
 def name_devices(count: int) -> str:
@@ -249,7 +269,7 @@ def _row(count: DeviceCount) -> TableRow:
         Cell(format_count(None if rate is None else round(rate)), rate),
         _milliseconds(count.step_ms),
         _efficiency(count),
-        str(count.threads),
+        format_count(count.threads),
         format_milliseconds(count.core_wait_ms),
     )
 
@@ -294,9 +314,8 @@ def _footnotes(result: ScalingResult) -> Iterator[str]:
     )
     if result.device == "cpu":
         yield (
-            f"The {most.devices} processes share {result.cores} logical processors, {result.cores / most.devices:g} "
-            f"for each, and each computes on {most.threads} thread{'s' if most.threads > 1 else ''}. So steps can take "
-            "longer without any communication. Launches are part of computing."
+            f"The {most.devices} processes share {result.cores} logical processors, so steps can take longer "
+            "without any communication. Launches are part of computing."
         )
         yield (
             "Waiting for a core includes the waits for another rank that it may explain, so communication and the wait "
@@ -304,5 +323,5 @@ def _footnotes(result: ScalingResult) -> Iterator[str]:
         )
     yield (
         f"Means with 95 % intervals, of {most.step_ms.n} blocks with a fresh training on each number of devices. "
-        f"Took {result.seconds / 60:.1f} minutes on {result.device_name}."
+        f"Took {result.seconds / 60:.1f} minutes on {result.device_name or 'an unknown device'}."
     )

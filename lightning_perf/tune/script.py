@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary, ref
@@ -21,8 +22,9 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import torch
 from msgspec.structs import replace
-from torch.optim import Optimizer
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from lightning_perf.callbacks.lightning_compat import when_loaded
 from lightning_perf.tune.errors import NoFitError, describe_error
@@ -36,6 +38,9 @@ from lightning_perf.workers.script import Script
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 _TUNERS = ("lightning.pytorch.tuner.tuning", "pytorch_lightning.tuner.tuning")
 """Modules that fit in order to find a learning rate or a batch size, before the fit itself."""
+_HAVE_TRAINERS = ("lightning.pytorch.", "pytorch_lightning.", "transformers.")
+LOOP_STEPS = 100
+"""Steps of optimizers outside of any Trainer that show a loop of the script."""
 
 
 def run_script(
@@ -54,9 +59,17 @@ def run_script(
     """
 
     def begin(trainer: TrialTrainer) -> NoReturn:
+        steps.remove()
         code = _guarded(lambda: on_fit(trainer), channel)
         sys.stdout.flush()
         os._exit(code)
+
+    def refuse() -> NoReturn:
+        raise NoFitError(
+            f"{script.name} trains in a loop of its own. Only a Trainer of Lightning or Hugging Face can be tuned"
+        )
+
+    steps = _watch_steps(lambda: os._exit(_guarded(refuse, channel)))
 
     os.environ["WANDB_MODE"] = "disabled"  # a tuning has many processes, and none of them is an experiment
     _seed(seed)
@@ -78,6 +91,21 @@ def run_script(
     except Exception as error:
         raise NoFitError(f"{script.name} failed before its training began ({describe_error(error)})") from error
     raise NoFitError(f"{script.name} ended, and no Trainer of Lightning or Hugging Face trained")
+
+
+def _watch_steps(in_loop: Callable[[], None]) -> RemovableHandle:
+    """Call a function once optimizers have made many steps without a Trainer: a loop of the script may take hours."""
+    count = 0
+
+    def note(*_: Any) -> None:
+        nonlocal count
+        count += 1
+        if count % LOOP_STEPS == 0:
+            names = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(sys._getframe()))
+            if not any(name.startswith(_HAVE_TRAINERS) for name in names):
+                in_loop()
+
+    return register_optimizer_step_post_hook(note)
 
 
 def _seed(seed: int) -> None:
@@ -170,11 +198,15 @@ class Calls:
     def _note_open(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(arguments[0], str | Path) or arguments[1] not in (None, "r", "rb"):
             return
-        if str(arguments[0]).endswith((".yaml", ".yml")):
-            self._read.add(self._here.joinpath(arguments[0]).resolve())
+        path = self._here.joinpath(arguments[0]).resolve()
+        # Libraries read many JSON files, so one counts only if it is an argument of the script.
+        if path.suffix in (".yaml", ".yml") or (
+            path.suffix == ".json" and path in (self._here.joinpath(word).resolve() for word in sys.argv[1:])
+        ):
+            self._read.add(path)
 
     def files(self) -> tuple[str, ...]:
-        """Return the project's Python files that are loaded, and the YAML files of the project that were read."""
+        """Return the project's Python files that are loaded, and its configuration files that were read."""
         loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
         paths = {self._here.joinpath(path).resolve() for path in loaded if path and path.endswith(".py")} | self._read
         return tuple(sorted(str(path) for path in paths if self._root is not None and self._is_users(path)))

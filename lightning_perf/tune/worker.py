@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
 from lightning_perf.callbacks.steps.batch_parts import batch_samples
-from lightning_perf.callbacks.steps.core_use import thread_use
 from lightning_perf.errors import TraceError, UserError
 from lightning_perf.lazy_imports import find_object
 from lightning_perf.machine.environment import cpu_name
@@ -35,8 +34,8 @@ from lightning_perf.tune.training import TrialTrainer, as_training
 from lightning_perf.workers.channel import Channel, Failure, StopRequestedError
 from lightning_perf.workers.limits import usable_cpus
 
-FIRST_STEPS, RECORDED_STEPS = 5, 10
-"""Of a training on several devices: steps before those that are timed, and steps that are recorded after them."""
+RECORDED_STEPS = 10
+"""Steps that are recorded of a training on several devices, after those that are timed."""
 
 SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS, PROFILED_STEPS = 2, 3
@@ -268,38 +267,10 @@ def _train(order: Order, channel: Channel, trainer: TrialTrainer, _: Calls) -> N
         raise TrialError("the training ended by itself, before the trial did")
 
 
-class CoreWait(LightningCallback):
-    """Measures how long the training thread waits for a core, between the ends of two steps.
-
-    Attributes:
-        step_ns: That time per step; None if unknown.
-        device: The device of this process.
-    """
-
-    def __init__(self, first: int, last: int) -> None:
-        self.step_ns: float | None = None
-        self.device = torch.device("cpu")
-        self._first, self._last = first, last
-        self._batches = 0
-        self._begin: tuple[int, int] | None = None
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """Read the counter of the thread at the first and the last step."""
-        self._batches += 1
-        step, self.device = self._batches // trainer.accumulate_grad_batches, trainer.strategy.root_device
-        if step < self._first or self.step_ns is not None or (self._begin is not None and step < self._last):
-            return
-        use = thread_use()
-        if use is not None and self._begin is None:
-            self._begin = step, use[1]
-        elif use is not None and self._begin is not None:
-            self.step_ns = (use[1] - self._begin[1]) / (step - self._begin[0])
-
-
 def _measure(order: Order, channel: Channel, trainer: TrialTrainer, _: Calls) -> None:
     """Train on one of several devices: some steps are timed, then some recorded."""
     if not isinstance(trainer, LightningTrainer):
-        raise TrialError("--devices needs a Lightning Trainer")
+        raise NoTrainingError("--devices needs a Trainer of Lightning, and the script trains by one of Hugging Face")
     recorder = PerfCallback(
         skip_first=order.timed_steps,
         warmup=WARM_UP_STEPS,
@@ -311,10 +282,8 @@ def _measure(order: Order, channel: Channel, trainer: TrialTrainer, _: Calls) ->
         fingerprint="light",
         record_shapes=False,
     )
-    waits = CoreWait(FIRST_STEPS, order.timed_steps)
-    steps = order.timed_steps + WARM_UP_STEPS + RECORDED_STEPS + 1
-    trainer.fit_on(order.devices, [waits, recorder], order.folder, steps)
-    channel.send(Measured(waits.device.type, _device_name(waits.device), torch.get_num_threads(), waits.step_ns))
+    trainer.fit_on(order.devices, recorder, order.folder, order.timed_steps + WARM_UP_STEPS + RECORDED_STEPS + 1)
+    channel.send(Measured())
 
 
 def _device_name(device: torch.device) -> str:

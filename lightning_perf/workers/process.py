@@ -177,11 +177,9 @@ class WorkerProcess:
     ) -> Any:
         """Wait for the next message.
 
-        Each call has the whole timeout, so a worker process that reports its progress may take longer in total.
-
-        Args:
-            timeout_s: Timeout in seconds; None to wait until the worker process ends.
-            is_wanted: Called about twice per second. If it returns False, the worker process is killed.
+        Each call has the whole timeout, so a worker process that reports its progress may take longer in total. Without
+        a timeout it waits until the worker process ends. About twice per second, the worker process is killed unless it
+        `is_wanted`.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         try:

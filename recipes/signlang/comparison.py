@@ -23,7 +23,6 @@ from lightning_perf.compare import (
     parse_devices,
     run_study,
     settle_options,
-    study_notes,
 )
 from recipes.signlang.data.loading import read_data
 from recipes.signlang.errors import RecipeError
@@ -173,9 +172,8 @@ def _show(folder: Path, settings: Settings, on_progress: Callable[[str], None]) 
     try:
         comparison = compare_runs(folder, settings)
     except UnfairError as error:
-        notes = study_notes(folder)
-        _save(folder, error.refusal.to_json(), error.refusal.to_markdown(notes))
-        error.refusal.print(notes)
+        _save(folder, error.refusal.to_json(), error.refusal.to_markdown())
+        error.refusal.print()
         command = f"lightning-perf compare {folder} --allow … --plot {folder}/plots"
         on_progress(f"To see the runs anyway: {command}")
         return exit_code(error.refusal)

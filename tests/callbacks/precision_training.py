@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf.callbacks.precision_callback import Precision
-from tests.callbacks.training import PACKAGES, make_trainer, package
+from tests.callbacks.training import PACKAGES, hooked, make_trainer, package
 
 MODES: tuple[Precision, ...] = ("16-mixed", "bf16-mixed")
 
@@ -99,6 +100,13 @@ def make_net(recipe: Recipe = Recipe(), name: str = PACKAGES[0]) -> Any:
     return Net()
 
 
+def with_factor(module: Any, factor: Callable[[], float]) -> Any:
+    """Multiply the losses of a module."""
+    plain = module.loss
+    module.loss = lambda batch: plain(batch) * factor()
+    return module
+
+
 @dataclass(frozen=True)
 class Outcome:
     losses: list[float]
@@ -112,8 +120,7 @@ def fit(tmp_path: Path, callback: Any, module: Any, *, name: str = PACKAGES[0], 
     checkpoint = options.pop("ckpt_path", None)
     trainer = make_trainer(tmp_path, callback, name, **{"max_steps": 6, "max_epochs": -1, **options})
     scaler: list[dict[str, Any] | None] = []
-    watch = type("Watch", (package(name).Callback,), {"on_train_end": lambda s, t, m: scaler.append(_state(t))})
-    trainer.callbacks.append(watch())
+    trainer.callbacks.append(hooked(name=name, on_train_end=lambda *_: scaler.append(_state(trainer))))
     with warnings.catch_warnings():
         # torch's own, when the first step overflows and Lightning steps the schedule all the same.
         warnings.filterwarnings("ignore", ".*lr_scheduler.step.*before.*optimizer.step")

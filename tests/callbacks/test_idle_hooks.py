@@ -11,7 +11,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from lightning_perf import PerfCallback, PrecisionCallback
 from tests.callbacks.perf_training import quick
-from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
+from tests.callbacks.training import PACKAGES, hooked, loader, make_module, make_trainer, manual_step
 
 HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 
@@ -24,8 +24,7 @@ def test_only_recorded_steps_call_the_hooks_of_phases(tmp_path: Path, name: str)
         called = [hook for hook in HOOKS if callable(getattr(perf, hook))]
         seen.append((called, bool(torch_optimizer._global_optimizer_pre_hooks)))
 
-    base = package(f"{name}.callbacks").Callback
-    watching = type("Watching", (base,), {"on_train_batch_end": on_train_batch_end})()
+    watching = hooked(name=name, on_train_batch_end=on_train_batch_end)
     perf = quick(skip_first=4, warmup=0, active=2)
     make_trainer(tmp_path, perf, name, callbacks=[watching]).fit(make_module(name), loader(10))
     recorded = (list(HOOKS[1:]), True)
@@ -38,10 +37,7 @@ def test_optimizers_that_the_trainer_does_not_count_are_heard_in_every_step(tmp_
 
     def training_step(self: Any, batch: Any, batch_idx: int) -> None:
         heard.append(bool(torch_optimizer._global_optimizer_pre_hooks))
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(self.loss(batch))
-        optimizer.step()
+        manual_step(self, batch, batch_idx)
 
     module = make_module(training_step=training_step, automatic_optimization=False)
     make_trainer(tmp_path, quick()).fit(module, loader(8))

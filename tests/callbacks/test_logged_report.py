@@ -13,36 +13,30 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_perf.report.document import PerfReport
 from tests.callbacks.perf_training import quick
-from tests.callbacks.training import loader, make_module, make_trainer
+from tests.callbacks.training import loader, make_module, make_trainer, recording_logger
+
+Curves: Any = type(recording_logger(Path()))
 
 
-class Recorder(Logger):
+class Recorder(Curves):
     """A logger that keeps what it gets. Its class name decides how the report is sent."""
 
+    save_dir = None
+
     def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
+        super().__init__()
         self.artifacts: list[tuple[Any, ...]] = []
         self.run_id = "run-1"
         self.experiment = SimpleNamespace(id="abc", log_artifact=lambda *artifact: self.artifacts.append(artifact))
 
     @property
-    def name(self) -> str:
-        return "recorder"
-
-    @property
-    def version(self) -> str:
-        return "1"
-
-    def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.metrics |= metrics
+    def metrics(self) -> dict[str, float]:
+        return {name: value for _, row in self.rows for name, value in row.items()}
 
 
 class WandbLogger(Recorder):

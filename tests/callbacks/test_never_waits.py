@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_perf import PerfCallback, PrecisionCallback
 from lightning_perf.callbacks.numerics.loss_scale import Attempt
 from tests.callbacks.precision_training import Recipe, fit, make_net
 from tests.callbacks.training import loader, make_module, make_trainer
+from tests.support.operators import Operators
 
 STEP_HOOKS = (
     "on_train_batch_start",
@@ -27,21 +27,8 @@ STEP_HOOKS = (
     "on_before_zero_grad",
     "on_train_batch_end",
 )
-READS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero", "aten::masked_select")
-
-
-class Watch(TorchDispatchMode):
-    """Notes operators that need a value on the host."""
-
-    def __init__(self, reads: list[str]) -> None:
-        super().__init__()
-        self.reads = reads
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name().split(".")[0]
-        if name in READS:
-            self.reads.append(name)
-        return func(*args, **(kwargs or {}))
+READS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select")
+"""Operators that need a value on the host."""
 
 
 @pytest.fixture
@@ -63,7 +50,7 @@ def watched(callback: Any, waits: list[str]) -> Any:
 
     def under_watch(hook: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: Any, **options: Any) -> None:
-            with Watch(waits):
+            with Operators(lambda name, _: waits.append(name) if name in READS else None):
                 hook(*arguments, **options)
 
         return call
@@ -127,4 +114,4 @@ def test_the_watch_finds_a_read(waits: list[str]) -> None:
             torch.ones(2).sum().item()
 
     watched(Reading(), waits).on_train_batch_end()
-    assert waits == ["aten::_local_scalar_dense"]
+    assert waits == ["_local_scalar_dense"]

@@ -14,7 +14,7 @@ from lightning_perf.callbacks import out_of_memory
 from lightning_perf.callbacks.out_of_memory import describe_out_of_memory, is_out_of_memory, out_of_memory_lines
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, read_out_of_memory
 from lightning_perf.units import format_bytes
-from tests.callbacks.training import Points, loader, make_module, make_trainer
+from tests.callbacks.training import Points, failing, loader, make_module, make_trainer
 
 CUDA_MESSAGE = (
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 39.39 GiB of which 1.31 MiB is "
@@ -102,21 +102,15 @@ def test_the_report_of_the_run_shows_it(tmp_path, capsys):
 
 
 def test_an_error_in_the_data(tmp_path):
-    class Data(Points):
-        def __getitem__(self, index: int) -> Any:
-            raise MemoryError
-
-    fit_fails(tmp_path, make_module(), torch.utils.data.DataLoader(Data(8), 2), match=None)
+    data = Points(8, failing(MemoryError()))
+    fit_fails(tmp_path, make_module(), torch.utils.data.DataLoader(data, 2), match=None)
     (found,) = read_out_of_memory(tmp_path)
     assert (found.phase, found.asked_bytes, found.message) == ("fetch", None, "MemoryError")
     assert "prefetch_factor" in found.fixes[0]
 
 
 def test_a_failure_in_the_report_does_not_hide_the_error(tmp_path, monkeypatch):
-    def broken(*_: object, **__: object) -> OutOfMemory:
-        raise MemoryError
-
-    monkeypatch.setattr(out_of_memory, "describe_out_of_memory", broken)
+    monkeypatch.setattr(out_of_memory, "describe_out_of_memory", failing(MemoryError()))
     with pytest.warns(RuntimeWarning, match="the report on missing memory is incomplete"):
         fit_fails(tmp_path, hungry_module("forward"))
 
@@ -151,10 +145,11 @@ def test_an_error_of_a_gpu(monkeypatch, tmp_path, capsys):
     assert "Halve batch_size to 4" in found.fixes[1]
 
     reports = out_of_memory.ErrorReporter()
+    reports.folder = tmp_path
 
     def leave_report() -> list[str]:
         out_of_memory.report_out_of_memory(
-            error, lambda: (model, []), reports, show="short", folder=tmp_path, rank=3, step=7, batch_size=8
+            error, lambda: (model, []), reports, show="short", rank=3, step=7, batch_size=8
         )
         return capsys.readouterr().out.splitlines()
 
@@ -168,10 +163,7 @@ def test_an_error_of_a_gpu(monkeypatch, tmp_path, capsys):
     assert saved.snapshot == "memory.rank3.pickle"
     assert (tmp_path / "memory.rank3.pickle").read_bytes() == b"snapshot"
 
-    def refused(path: str) -> None:
-        raise RuntimeError("no memory for a snapshot")
-
-    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", refused)
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", failing(RuntimeError("no memory")))
     leave_report()
     assert read_out_of_memory(tmp_path)[0].snapshot is None
     assert reports.messages == []

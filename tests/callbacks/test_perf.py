@@ -17,6 +17,7 @@ from tests.callbacks.training import (
     PACKAGES,
     Points,
     events,
+    hooked,
     loader,
     make_module,
     make_trainer,
@@ -118,16 +119,9 @@ def test_the_end_of_an_epoch_is_in_no_trace(tmp_path: Path) -> None:
 
 
 def test_callbacks_logging_and_checkpoints_belong_to_the_step(tmp_path: Path) -> None:
-    pl = package(PACKAGES[0])
-
-    base: Any = pl.Callback
-
-    class After(base):
-        def on_train_batch_end(self, *args: Any) -> None:
-            torch.arange(7).cumprod(0)
-
-    checkpoint = pl.callbacks.ModelCheckpoint(tmp_path / "ckpt", every_n_train_steps=1)
-    fit(tmp_path, callbacks=[After(), checkpoint], enable_checkpointing=True)
+    after = hooked(on_train_batch_end=lambda *_: torch.arange(7).cumprod(0))
+    checkpoint = package(PACKAGES[0]).callbacks.ModelCheckpoint(tmp_path / "ckpt", every_n_train_steps=1)
+    fit(tmp_path, callbacks=[after, checkpoint], enable_checkpointing=True)
     (file,) = trace_files(tmp_path)
     for step, phases in zip(step_marks(file), phases_by_step(file), strict=True):
         assert phases == [*STEP, "checkpoint"]
@@ -148,12 +142,7 @@ def test_the_trainers_timing_profilers_go_on(tmp_path: Path, profiler: str) -> N
 
 
 def test_slow_data_is_seen_as_data_wait(tmp_path: Path) -> None:
-    class Slow(Points):
-        def __getitem__(self, index: int) -> Any:
-            torch.randn(400, 400) @ torch.randn(400, 400)
-            return super().__getitem__(index)
-
-    fit(tmp_path, DataLoader(Slow(12), 2))
+    fit(tmp_path, DataLoader(Points(12, lambda _: torch.randn(400, 400) @ torch.randn(400, 400)), 2))
     (file,) = trace_files(tmp_path)
     recorded = {row["step"]: row for row in samples(tmp_path) if row["profiled"]}
     differences = []

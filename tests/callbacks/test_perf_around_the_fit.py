@@ -18,7 +18,11 @@ from tests.callbacks.perf_training import assert_untapped, three
 from tests.callbacks.training import (
     PACKAGES,
     Points,
+    failing,
+    failing_step,
+    hooked,
     loader,
+    logging_step,
     make_module,
     make_trainer,
     package,
@@ -30,51 +34,29 @@ from tests.callbacks.training import (
 )
 
 
-def failing(error: BaseException, at: int) -> Any:
-    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
-        if batch_idx == at:
-            raise error
-        return self.loss(batch)
-
-    return training_step
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_an_error_in_training_passes_unchanged_and_the_trace_so_far_is_kept(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "at"), [(PACKAGES[0], 3), (PACKAGES[1], 3), (PACKAGES[0], 1)])
+def test_an_error_in_training_passes_unchanged_and_the_trace_so_far_is_kept(tmp_path: Path, name: str, at: int) -> None:
     error = torch.OutOfMemoryError("training's own")
     trainer = make_trainer(tmp_path, three(), name)
     with pytest.raises(torch.OutOfMemoryError) as raised:
-        trainer.fit(make_module(name, training_step=failing(error, 3)), loader(6))
+        trainer.fit(make_module(name, training_step=failing_step(error, at)), loader(6))
     assert raised.value is error
     (file,) = trace_files(tmp_path)
     assert [(m.name, m.finished) for m in step_marks(file)] == [
-        ("ProfilerStep#1", True),
-        ("ProfilerStep#2", True),
-        ("ProfilerStep#3", False),
+        (f"ProfilerStep#{step}", step < at) for step in range(1, at + 1)
     ]
-    assert read_trace(file).steps.complete.tolist() == [True, True, False]
-    assert [row["step"] for row in samples(tmp_path)] == [0, 1, 2]
+    assert read_trace(file).steps.complete.tolist() == [step < at for step in range(1, at + 1)]
+    assert [row["step"] for row in samples(tmp_path)] == list(range(at))
     assert_untapped(trainer)
     assert not recorder_is_taken()
-
-
-def test_an_error_in_the_first_recorded_step_leaves_what_led_to_it(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        make_trainer(tmp_path, three()).fit(make_module(training_step=failing(ZeroDivisionError(), 1)), loader(6))
-    (file,) = trace_files(tmp_path)
-    assert [(m.name, m.finished) for m in step_marks(file)] == [("ProfilerStep#1", False)]
-
-
-def broken_validation(self: Any, batch: Any, batch_idx: int) -> None:
-    raise ZeroDivisionError
 
 
 @pytest.mark.parametrize(
     ("overrides", "data", "interval", "raised"),
     [
-        ({"training_step": failing(KeyboardInterrupt(), 3)}, loader(6), 6, SystemExit),
-        ({}, DataLoader(Points(12, fail_at=6), 2), 6, RuntimeError),
-        ({"validation_step": broken_validation}, loader(6), 3, ZeroDivisionError),
+        ({"training_step": failing_step(KeyboardInterrupt(), 3)}, loader(6), 6, SystemExit),
+        ({}, DataLoader(Points(12, lambda index: 1 / (index - 6)), 2), 6, ZeroDivisionError),
+        ({"validation_step": failing(ZeroDivisionError())}, loader(6), 3, ZeroDivisionError),
     ],
     ids=["ctrl-c", "data", "validation"],
 )
@@ -96,23 +78,12 @@ def test_an_error_anywhere_in_the_loop(
 def test_an_error_in_warm_up_leaves_no_profiler_behind(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         make_trainer(tmp_path, three(warmup=4)).fit(
-            make_module(training_step=failing(ZeroDivisionError(), 3)), loader(8)
+            make_module(training_step=failing_step(ZeroDivisionError(), 3)), loader(8)
         )
     assert trace_files(tmp_path) == []
     with torch.profiler.profile() as after:
         torch.ones(2) + 1
     assert any(e.key == "aten::add" for e in after.key_averages())
-
-
-def test_a_profiler_of_the_users_inside_our_window(tmp_path: Path) -> None:
-    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
-        if batch_idx != 2:
-            return self.loss(batch)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-            return self.loss(batch)
-
-    make_trainer(tmp_path, three()).fit(make_module(training_step=training_step), loader(8))
-    assert len(samples(tmp_path)) == 8  # what is left of the window may be recorded, and nothing crashes
 
 
 def test_the_same_callback_in_two_fits(tmp_path: Path) -> None:
@@ -163,17 +134,12 @@ def test_resume_from_a_checkpoint(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", PACKAGES)
 @pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint", "ignore:.*ended before the epoch ended")
 def test_a_fit_resumed_within_an_epoch_counts_as_the_trainers_own_logs(tmp_path: Path, name: str) -> None:
-    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
-        loss = self.loss(batch)
-        self.log("loss", loss)
-        return loss
-
     checkpoint = package(f"{name}.callbacks").ModelCheckpoint(tmp_path / "saved", every_n_train_steps=3)
     before = make_trainer(tmp_path, None, name, callbacks=[checkpoint], max_steps=4, enable_checkpointing=True)
     before.fit(make_module(name), loader(8))
     logger = package(f"{name}.loggers").CSVLogger(tmp_path)
     again = make_trainer(tmp_path, three(), name, logger=logger, log_every_n_steps=1)
-    module = make_module(name, training_step=training_step)
+    module = make_module(name, training_step=logging_step)
     again.fit(module, loader(8), ckpt_path=checkpoint.best_model_path, weights_only=True)
     table = [line.split(",") for line in (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()]
     logged = [int(row[table[0].index("step")]) for row in table[1:] if row[table[0].index("loss")]]
@@ -185,32 +151,40 @@ def test_a_fit_resumed_within_an_epoch_counts_as_the_trainers_own_logs(tmp_path:
 def test_copies_and_pickles_are_of_the_settings(tmp_path: Path) -> None:
     callback = three(active=2)
     seen: list[PerfCallback] = []
-    base: Any = package(PACKAGES[0]).Callback
-
-    class Copier(base):
-        def on_train_batch_end(self, *args: Any) -> None:
-            seen.extend([copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))])
-
-    make_trainer(tmp_path, callback, callbacks=[Copier()]).fit(make_module(), loader(5))
+    copier = hooked(
+        on_train_batch_end=lambda *_: seen.extend([copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))])
+    )
+    make_trainer(tmp_path, callback, callbacks=[copier]).fit(make_module(), loader(5))
     assert step_numbers(tmp_path) == [[1, 2]]
     for number, copied in enumerate([seen[4], seen[5]]):
         make_trainer(tmp_path / str(number), copied).fit(make_module(), loader(5))
         assert step_numbers(tmp_path / str(number)) == [[1, 2]]
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_metrics_reach_the_loggers_at_their_cadence(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "options", "steps"),
+    [
+        # The profiled steps 1 to 3 are left out.
+        *((name, {}, {1: [0], 5: [4, 5], 7: [6, 7]}) for name in PACKAGES),
+        # They join the rows of the module, which are written before the step has ended.
+        (PACKAGES[0], {"training_step": logging_step}, {1: [0], 5: [4], 7: [5, 6]}),
+    ],
+)
+def test_metrics_reach_the_loggers_at_their_cadence(
+    tmp_path: Path, name: str, options: dict[str, Any], steps: dict[int, list[int]]
+) -> None:
     logger = recording_logger(tmp_path, name)
     trainer = make_trainer(tmp_path, three(), name, logger=logger, log_every_n_steps=2)
-    trainer.fit(make_module(name), loader(8))
+    trainer.fit(make_module(name, **options), loader(8))
     rows = [(step, row) for step, row in logger.rows if "perf/step_time_ms" in row]
-    assert all({"perf/step_time_ms", "perf/data_wait_ms", "perf/samples_per_s"} == row.keys() for _, row in rows)
+    ours = {"perf/step_time_ms", "perf/data_wait_ms", "perf/samples_per_s"}
+    assert all(ours == {key for key in row if key.startswith("perf/")} for _, row in rows)
+    assert len(rows) == len(steps), "one call for each step that is logged"
     times = {row["step"]: row["step_ns"] / 1e6 for row in samples(tmp_path)}
     assert {step: row["perf/step_time_ms"] for step, row in rows} == {
-        1: pytest.approx(times[0]),  # the profiled steps 1 to 3 are left out
-        5: pytest.approx((times[4] + times[5]) / 2),
-        7: pytest.approx((times[6] + times[7]) / 2),
+        step: pytest.approx(sum(times[each] for each in of) / len(of)) for step, of in steps.items()
     }
+    assert [step for step, row in logger.rows if "loss" in row] == ([1, 3, 5, 7] if options else [])
 
 
 def test_validate_test_and_predict_are_left_alone(tmp_path: Path) -> None:

@@ -23,13 +23,7 @@ from lightning_perf.callbacks.steps.step_timer import StepTimer
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
 from lightning_perf.run_files.steps import STEPS
 from tests.callbacks.perf_training import assert_untapped, three
-from tests.callbacks.training import (
-    loader,
-    make_module,
-    make_trainer,
-    samples,
-    step_numbers,
-)
+from tests.callbacks.training import failing, loader, make_module, make_trainer, samples, step_numbers
 
 FAULTS: dict[Any, tuple[str, ...]] = {
     Fit: ("__init__",),
@@ -101,10 +95,7 @@ def test_a_fault_in_profiling_is_one_warning(
 def test_a_part_that_fails_costs_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, numbers: list[list[int]], timed: int
 ) -> None:
-    def broken(*args: Any) -> None:
-        raise RuntimeError("a fault of ours")
-
-    monkeypatch.setattr(owner, method, broken)
+    monkeypatch.setattr(owner, method, failing(RuntimeError("a fault of ours")))
     trainer = make_trainer(tmp_path, three())
     with pytest.warns(RuntimeWarning, match=f"{owner.consequence}, training continues .*a fault of ours"):
         trainer.fit(make_module(), loader(7))

@@ -31,7 +31,6 @@ def test_trains_bit_for_bit_and_reports_it(tmp_path, mode, name):
     assert same(ours, stock)
     assert ours.trainer.precision == "32-true"
     report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
-    assert report.precision is not None
     assert (report.precision.setting.precision, report.precision.setting.switched) == (mode, True)
     history = report.precision.loss_scale
     assert (history.skipped_steps if history is not None else None) == (1 if mode == "16-mixed" else None)
@@ -42,7 +41,6 @@ def test_trains_bit_for_bit_and_reports_it(tmp_path, mode, name):
 def test_keep_fp32_and_tf32_come_through(tmp_path):
     fit(tmp_path, perf(precision="bf16-mixed", keep_fp32=["fc"], tf32="on"), make_net())
     found = analyze(tmp_path / "perf").precision
-    assert found is not None
     assert found.setting.keep_fp32 == ("fc",)
     assert found.setting.fp32.tf32_matmul
 
@@ -51,7 +49,6 @@ def test_keep_fp32_and_tf32_come_through(tmp_path):
 def test_the_precision_of_a_trainer_is_reported_without_being_asked(tmp_path, mode):
     fit(tmp_path, perf(), make_net(Recipe(overflow_at=1)), **stock_options(mode) if mode == "16-mixed" else {})
     found = analyze(tmp_path / "perf").precision
-    assert found is not None
     assert (found.setting.precision, found.setting.requested) == (mode, None)
     assert "FP32 is" in str(found.setting.fp32)
     assert (found.loss_scale.skipped_steps if found.loss_scale is not None else None) == (

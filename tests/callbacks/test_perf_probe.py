@@ -12,7 +12,7 @@ from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks.report import PROBE_SHARE, probe_seconds
 from lightning_perf.run_files.probe import PROBE_NAME, read_probe
 from tests.callbacks.perf_training import fit, quick
-from tests.callbacks.training import PACKAGES, make_module
+from tests.callbacks.training import PACKAGES, failing, make_module
 
 
 def weights_after(folder: Path, probe: float | bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -48,10 +48,7 @@ def test_a_probe_of_other_traces_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_the_probe_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> None:
-        raise RuntimeError("a fault")
-
-    monkeypatch.setattr("lightning_perf.probe.run.probe_path", fails)
+    monkeypatch.setattr("lightning_perf.probe.run.probe_path", failing(RuntimeError("a fault")))
     with pytest.warns(RuntimeWarning, match="the recorded operators are not probed.*a fault"):
         weights_after(tmp_path, True)
     assert (tmp_path / "run" / "report.json").exists()

@@ -19,6 +19,7 @@ from tests.callbacks.training import (
     Stream,
     loader,
     make_module,
+    manual_step,
     package,
     phases_by_step,
     samples,
@@ -36,13 +37,6 @@ def test_accumulation_makes_one_step_of_its_micro_batches(tmp_path: Path) -> Non
     last = [*middle, "optimizer"]
     assert phases_by_step(file) == [first + middle + last, first + last], "the epoch's last group is short"
     assert [s["samples"] for s in samples(tmp_path)] == [6, 6, 4]
-
-
-def manual_step(self: Any, batch: Any, batch_idx: int) -> None:
-    for optimizer in self.optimizers() if isinstance(self.optimizers(), list) else [self.optimizers()]:
-        optimizer.zero_grad()
-        self.manual_backward(self.loss(batch))
-        optimizer.step()
 
 
 MANUAL = ["fetch", "transfer", "forward", "backward", "forward", "optimizer", "forward"]

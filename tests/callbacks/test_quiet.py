@@ -58,19 +58,6 @@ def test_metrics_can_be_switched_off(tmp_path: Path) -> None:
     assert table(tmp_path / "with", quick(log_metrics=False)) == table(tmp_path / "without", None)
 
 
-@pytest.mark.parametrize("module", [make_module, logging_module])
-def test_curves_get_one_call_for_each_step_that_is_logged(tmp_path: Path, module: Any) -> None:
-    logger = recording_logger(tmp_path)
-    trainer = make_trainer(tmp_path, quick(), logger=logger, log_every_n_steps=2)
-    trainer.fit(module(), loader(8))
-    steps = [step for step, row in logger.rows if "perf/step_time_ms" in row]
-    assert len(steps) == len(set(steps))
-    assert set(steps) <= {1, 3, 5, 7}
-    assert {5, 7} <= set(steps)
-    user_rows = [step for step, row in logger.rows if "train_loss_step" in row]
-    assert user_rows in ([], [1, 3, 5, 7])
-
-
 def test_no_column_is_always_zero(tmp_path: Path) -> None:
     logger = recording_logger(tmp_path)
     make_trainer(tmp_path, quick(), logger=logger, log_every_n_steps=2).fit(make_module(), loader(12))

@@ -16,10 +16,12 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_folder import FOLDER_MARKER
 from tests.callbacks.training import (
     PACKAGES,
+    failing,
+    failing_step,
+    hooked,
     loader,
     make_module,
     make_trainer,
-    package,
     samples,
     step_marks,
     trace_files,
@@ -123,38 +125,25 @@ def test_lightnings_own_profiler_has_precedence_and_is_named(
 
 
 def test_an_error_in_training_has_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
-        if batch_idx == 3:
-            raise ZeroDivisionError("training's own")
-        return self.loss(batch)
-
+    step = failing_step(ZeroDivisionError("training's own"), 3)
     with pytest.raises(ZeroDivisionError, match="training's own"):
-        make_trainer(tmp_path, quick()).fit(make_module(training_step=training_step), loader(6))
+        make_trainer(tmp_path, quick()).fit(make_module(training_step=step), loader(6))
     assert "A step takes" in printed(capsys)
     report = saved(tmp_path)
     assert [(step.number, step.complete) for step in report.ranks[0].breakdown.steps] == [(2, True), (3, False)]
 
 
 def test_an_error_before_the_first_step_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def on_train_start(self: Any) -> None:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        make_trainer(tmp_path, PerfCallback()).fit(make_module(on_train_start=on_train_start), loader(4))
+        make_trainer(tmp_path, PerfCallback()).fit(make_module(on_train_start=failing(ZeroDivisionError())), loader(4))
     assert capsys.readouterr().out == ""
     assert not list(tmp_path.rglob("report.json"))
     assert list(tmp_path.rglob("run.jsonl")), "the run record tells of the error"
 
 
 def test_a_damaged_trace_costs_its_part_of_the_report(tmp_path: Path) -> None:
-    base: Any = package(PACKAGES[0]).Callback
-
-    class Damage(base):
-        def on_train_end(self, *args: Any) -> None:
-            (file,) = trace_files(tmp_path)
-            file.write_bytes(b"{")
-
-    make_trainer(tmp_path, quick(report="none"), callbacks=[Damage()]).fit(make_module(), loader(6))
+    damage = hooked(on_train_end=lambda *_: [file.write_bytes(b"{") for file in trace_files(tmp_path)])
+    make_trainer(tmp_path, quick(report="none"), callbacks=[damage]).fit(make_module(), loader(6))
     report = saved(tmp_path)
     assert report.ranks == ()
     assert any("unreadable" in note for note in report.notes)
@@ -164,10 +153,8 @@ def test_a_damaged_trace_costs_its_part_of_the_report(tmp_path: Path) -> None:
 def test_a_fault_in_the_report_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], function: str
 ) -> None:
-    def broken(*args: Any, **kwargs: Any) -> None:
-        raise RuntimeError("a fault of ours")
-
     assert hasattr(fit_report, function)
+    broken = failing(RuntimeError("a fault of ours"))
     monkeypatch.setattr(f"lightning_perf.callbacks.report.{function}", broken)
     trainer = make_trainer(tmp_path, quick())
     with pytest.warns(RuntimeWarning, match="the report (could not be made|is not).*a fault of ours"):
@@ -187,14 +174,8 @@ def test_without_a_folder_there_are_still_step_times(tmp_path: Path, capsys: pyt
 
 
 def test_step_times_that_could_not_be_saved_are_reported(tmp_path: Path) -> None:
-    base: Any = package(PACKAGES[0]).Callback
-
-    class FullDisk(base):
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if batch_idx == 0:
-                (tmp_path / "perf" / "steps.rank0.jsonl").mkdir()
-
-    trainer = make_trainer(tmp_path, quick(report="none"), callbacks=[FullDisk()])
+    full = hooked(on_train_start=lambda *_: (tmp_path / "perf" / "steps.rank0.jsonl").mkdir())
+    trainer = make_trainer(tmp_path, quick(report="none"), callbacks=[full])
     with pytest.warns(RuntimeWarning, match="step times are no longer saved"):
         trainer.fit(make_module(), loader(6))
     report = saved(tmp_path)

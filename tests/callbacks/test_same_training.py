@@ -122,7 +122,8 @@ def watched(kind: type, **options: Any) -> Any:
 
     seen: set[str] = set()
     made = type(kind.__name__, (kind,), {name: checked(name) for name in HOOKS if hasattr(kind, name)})
-    callback = made(**options)
+    quick = {"skip_first": 1, "warmup": 0, "active": 2, "report": "none", "probe": False}
+    callback = made(**(quick if kind is PerfCallback else {}), **options)
     callback.seen = seen
     return callback
 
@@ -132,7 +133,7 @@ def test_batches_of_any_make(tmp_path: Path, collate: Any) -> None:
     alone = train(tmp_path / "a", collate, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        callback = watched(PerfCallback, skip_first=1, warmup=0, active=2, report="none", probe=False)
+        callback = watched(PerfCallback)
         with_callback = train(tmp_path / "b", collate, callback)
     assert [str(each.message) for each in caught if "PerfCallback" in str(each.message)] == []
     assert all(map(torch.equal, alone[0], with_callback[0]))
@@ -143,25 +144,23 @@ def test_batches_of_any_make(tmp_path: Path, collate: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "trainer"),
+    ("kind", "options", "trainer"),
     [
-        ({"forecast": 1.0, "profile_memory": True, "with_stack": True, "capture_slow_steps": True}, {}),
-        ({"shadow": 3, "precision": "bf16-mixed", "log_report": True}, {"accumulate_grad_batches": 2}),
+        (PerfCallback, {"forecast": 1.0, "profile_memory": True, "with_stack": True, "capture_slow_steps": True}, {}),
+        (
+            PerfCallback,
+            {"shadow": 3, "precision": "bf16-mixed", "log_report": True},
+            {"accumulate_grad_batches": 2},
+        ),
+        (PrecisionCallback, {"precision": "bf16-mixed", "guard_steps": 2, "diagnose": "gradients"}, {}),
     ],
-    ids=["recording", "precision"],
+    ids=["recording", "precision", "precision callback"],
 )
-def test_every_hook_with_every_option(tmp_path: Path, options: dict[str, Any], trainer: dict[str, Any]) -> None:
+def test_every_hook_with_every_option(
+    tmp_path: Path, kind: type, options: dict[str, Any], trainer: dict[str, Any]
+) -> None:
     precision = {"precision": options["precision"]} if "precision" in options else {}
     alone = train(tmp_path / "a", torch.stack, None, **precision, **trainer)
-    callback = watched(PerfCallback, skip_first=1, warmup=0, active=2, report="none", probe=False, **options)
-    with_callback = train(tmp_path / "b", torch.stack, callback, **trainer)
-    assert all(map(torch.equal, alone[0], with_callback[0]))
-    assert alone[1] == with_callback[1]
-
-
-def test_every_hook_of_the_precision_callback(tmp_path: Path) -> None:
-    alone = train(tmp_path / "a", torch.stack, None, precision="bf16-mixed")
-    callback = watched(PrecisionCallback, precision="bf16-mixed", guard_steps=2, diagnose="gradients")
-    with_callback = train(tmp_path / "b", torch.stack, callback)
+    with_callback = train(tmp_path / "b", torch.stack, watched(kind, **options), **trainer)
     assert all(map(torch.equal, alone[0], with_callback[0]))
     assert alone[1] == with_callback[1]

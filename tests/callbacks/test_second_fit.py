@@ -18,7 +18,7 @@ from lightning_perf.machine import processor
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.estimates import ESTIMATES_NAME, find_outcomes
 from lightning_perf.run_files.report import write_report
-from tests.callbacks.training import make_module, make_trainer
+from tests.callbacks.training import failing, make_module, make_trainer
 
 
 def fit(folder: Path, threads: int, **callback: Any) -> None:
@@ -64,10 +64,7 @@ def test_a_fault_is_one_warning_and_the_report_is_saved(
 ) -> None:
     import lightning_perf.estimates.followed as followed
 
-    def fail(folder: Path) -> Any:
-        raise RuntimeError("a fault")
-
-    monkeypatch.setattr(followed, "find_previous", fail)
+    monkeypatch.setattr(followed, "find_previous", failing(RuntimeError("a fault")))
     with pytest.warns(Warning, match="estimates of earlier fits are not checked"):
         fit(tmp_path, 1)
     assert (tmp_path / "logs" / "version_0" / "perf" / "report.json").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,15 +30,16 @@ QUIET = {
 
 
 class Points(Dataset):
-    def __init__(self, size: int, *, fail_at: int | None = None) -> None:
-        self.size, self.fail_at = size, fail_at
+    """Points of two classes. `before` is called with the number of each one that is read."""
+
+    def __init__(self, size: int, before: Callable[[int], object] = int) -> None:
+        self.size, self.before = size, before
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: int) -> Any:
-        if index == self.fail_at:
-            raise RuntimeError("a broken sample")
+        self.before(index)
         return torch.full((4,), index / self.size), torch.tensor(index % 2)
 
 
@@ -83,6 +84,48 @@ def make_module(name: str = PACKAGES[0], **overrides: Any) -> Any:
     return type("Net", (Net,), overrides)()
 
 
+def logging_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+    """A training step that logs its loss."""
+    loss: torch.Tensor = self.loss(batch)
+    self.log("loss", loss)
+    return loss
+
+
+def manual_step(self: Any, batch: Any, batch_idx: int) -> None:
+    """A training step of manual optimization."""
+    optimizers = self.optimizers()
+    for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+        optimizer.zero_grad()
+        self.manual_backward(self.loss(batch))
+        optimizer.step()
+
+
+def failing_step(error: BaseException, at: int) -> Callable[..., torch.Tensor]:
+    """A training step that fails at a batch."""
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        if batch_idx == at:
+            raise error
+        loss: torch.Tensor = self.loss(batch)
+        return loss
+
+    return training_step
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    """A function that fails."""
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return broken
+
+
+def hooked(kind: str = "Hooked", name: str = PACKAGES[0], **hooks: Callable[..., Any]) -> Any:
+    """A callback of the named package, of a class with these hooks."""
+    return type(kind, (package(name).Callback,), hooks)()
+
+
 def make_trainer(tmp_path: Path, callback: Any, name: str = PACKAGES[0], **options: Any) -> Any:
     callbacks = [callback, *options.pop("callbacks", [])] if callback is not None else options.pop("callbacks", [])
     return package(name).Trainer(
@@ -121,7 +164,8 @@ def context(
     **loop: Any,
 ) -> FitContext:
     """What the observers of a fit share, with a stand-in for its loop."""
-    facts = {"hook_times": None, "nodes": None, "product_parameters": lambda: None, "log_every": 4, **loop}
+    defaults = {"hook_times": None, "nodes": None, "product_parameters": lambda: None, "log_every": 4, "model": None}
+    facts = defaults | loop
     stand_in: Any = SimpleNamespace(rank=rank, world_size=world_size, device=torch.device(device), **facts)
     return FitContext(stand_in, folder, errors or ErrorReporter(), state or FitState())
 

@@ -100,8 +100,9 @@ def test_bad_input_is_code_2_with_path_and_action(folders, tmp_path, capsys):
     for arguments, message in [
         ([base, str(tmp_path / "none")], f"{tmp_path / 'none'}: no such folder. Give the log directory of runs"),
         ([base, str(tmp_path / "empty")], f"{tmp_path / 'empty'}: no run record (run.jsonl) in it or below it."),
-        ([base, str(tmp_path / "bad")], f"{torn}: line 1 is no line of a run record"),
+        ([base, str(tmp_path / "bad")], f"{torn}: not a run record, because its first line is not"),
         ([base], f"{base}: no study in this folder (study.json is missing)."),
+        ([str(tmp_path / "none")], f"{tmp_path / 'none'}: no such folder. Give the folder of a study"),
         ([f"{base}/run0/run.jsonl"], "run.jsonl: no study in this folder (study.json is missing)."),
         (["", candidate], "'': a folder name is empty. Give each arm as NAME=PATH"),
         ([base, f"{candidate},"], f"'{candidate},': a folder name is empty"),

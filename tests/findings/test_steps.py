@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import lightning_perf
 from lightning_perf.analysis.steps.step_times import find_period
 from lightning_perf.findings.finding import Finding, Problem, SavingRange, make_finding
-from lightning_perf.findings.steps import without_collections
+from lightning_perf.findings.steps import without_collections, without_parts_of_fit
 from lightning_perf.findings.whole_run import find_in_fit
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.fit.account import GcTotals, write_account
@@ -50,10 +50,22 @@ def test_every_tenth_step_when_the_logger_logs(tmp_path: Path) -> None:
     assert finding.severity == "high"  # 22.5 of 130 ms
 
 
+@pytest.mark.parametrize(("logging_s", "blamed"), [(5.0, False), (7.0, True)])
+def test_a_logger_with_little_time_is_not_blamed_for_long_steps_at_its_period(
+    tmp_path: Path, logging_s: float, blamed: bool
+) -> None:
+    # Every 10th of 400 steps takes 300 ms longer: 12 s.
+    write_account(tmp_path, replace(account({("logging", "CSVLogger.log_metrics"): (logging_s, 40)}), steps=400))
+    finding = periodic(periodic_run(tmp_path))
+    assert ("when CSVLogger logs" in finding.title) == blamed
+    assert ("in training_step" in finding.action) != blamed
+
+
 def test_another_period_than_that_of_the_logger(tmp_path: Path) -> None:
     finding = periodic(periodic_run(tmp_path, period=7, log_every=50))
     assert finding.title == "Periodic steps: every 7th step takes 300 ms longer"
     assert "runs every 7 steps" in finding.action
+    assert finding.saving_low_ms == 0  # it may be a second optimizer
     assert "CSVLogger" not in " ".join(finding.evidence)
 
 
@@ -145,8 +157,8 @@ def test_restarts_of_workers_explain_the_waits_of_first_steps(tmp_path: Path) ->
     ],
 )
 def test_the_work_of_long_steps_is_named(tmp_path: Path, entry: Any, hook_ns: int, named: str) -> None:
-    # Every 10th of 400 steps takes 300 ms longer: 12 s.
-    made = replace(account(dict([entry])), steps=400)
+    # Every 10th of 400 steps takes 300 ms longer: 12 s, too little of the fit for a finding about it.
+    made = replace(account(dict([entry, (("set-up", "Trainer and strategy"), (500.0, 0))])), steps=400)
     write_account(tmp_path, made)
     finding = periodic(periodic_run(tmp_path, log_every=50, hooks_ns={"Images.on_train_batch_end": hook_ns}))
     if named:
@@ -208,6 +220,33 @@ def test_growing_steps_with_their_phase(tmp_path: Path) -> None:
 
 def test_steps_that_grow_with_their_samples_are_no_finding(tmp_path: Path) -> None:
     assert "growing-steps" not in kinds(growing(tmp_path, samples=lambda step: 100 + step // 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "title", "saved_ms", "kept"),
+    [
+        # In 400 steps, 20 s are 50 ms per step.
+        ("cpu-pauses", "Pauses, in Images.on_train_batch_end", 60, False),
+        ("cpu-pauses", "Pauses, in Images.on_train_batch_end", 65, True),
+        ("cpu-pauses", "Pauses, in Images.on_train_batch_start", 50, True),
+        ("cpu-pauses", "Pauses, in Net.optimizer_step", 50, True),
+        ("periodic-steps", "Every 10th step for Images.on_train_batch_end", 50, True),
+        ("cpu-pauses", "Pauses, in the logger CSVLogger", 60, False),
+        ("periodic-steps", "Every 10th step, when CSVLogger logs", 60, False),
+        ("periodic-steps", "Every 10th step, when CSVLogger logs", 65, True),
+        ("periodic-steps", "Every 10th step for write of checkpoints", 60, False),
+        ("periodic-steps", "Every 10th step for write of checkpoints", 65, True),
+        ("periodic-steps", "Every 10th step", 50, True),
+    ],
+)
+def test_a_part_of_the_fit_is_one_finding(kind: str, title: str, saved_ms: float, kept: bool) -> None:
+    parts = [("callbacks", "Images.on_train_batch_end"), ("logging", "CSVLogger.save"), ("checkpoints", "write")]
+    fit = fit_time(dict.fromkeys(parts, (20.0, 400)) | {("checkpoints", "gather"): (0.0, 40)}, steps=400)
+    problem = Problem(title, "", "", SavingRange((0.0, saved_ms * MS), ""))
+    of_steps = make_finding(kind, problem, whole_ns=100 * MS, rank=0)
+    assert (without_parts_of_fit([of_steps], fit, find_in_fit(fit)) == [of_steps]) == kept
+    assert without_parts_of_fit([of_steps], fit, ()) == [of_steps]
+    assert without_parts_of_fit([of_steps], None, ()) == [of_steps]
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(39.0, True), (41.0, False)])

@@ -122,6 +122,9 @@ def test_runs_from_an_artifact(tmp_path):
         archive.writestr("../../outside.jsonl", "{}")
     assert add_runs(tmp_path / "store", [tmp_path / "runs.zip"], repository=tmp_path).added == 2
     assert not (tmp_path.parent.parent / "outside.jsonl").exists()
+    (tmp_path / "cut.zip").write_bytes((tmp_path / "runs.zip").read_bytes()[:200])
+    with pytest.raises(HistoryError, match=r"cut.zip: cannot be read as a ZIP archive .* Download it again"):
+        add_runs(tmp_path / "store", [tmp_path / "cut.zip"])
 
 
 @pytest.mark.parametrize("place", ["missing", "memory://nothing/here"])

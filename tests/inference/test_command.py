@@ -5,7 +5,7 @@ import pytest
 from lightning_perf.cli import main
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.results.conclusions import recommend
-from lightning_perf.inference.results.page import draw_tradeoff, save_plot
+from lightning_perf.inference.results.page import draw_tradeoff
 from lightning_perf.inference.results.tradeoff import Tradeoff
 from tests.inference.support import row, tradeoff
 from tests.support.schemas import load_document
@@ -126,4 +126,4 @@ def test_plots_that_cannot_be_are_told(tmp_path):
     with pytest.raises(InferenceError, match="no variant was measured"):
         draw_tradeoff(tradeoff([row("eager", latencies=())]))
     with pytest.raises(InferenceError, match=r"Give a \.png, \.svg or \.pdf file"):
-        save_plot(draw_tradeoff(tradeoff([row("eager")])), tmp_path / "plot.bogus")
+        tradeoff([row("eager")]).save_plot(tmp_path / "plot.bogus")

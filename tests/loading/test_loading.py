@@ -246,24 +246,50 @@ def test_a_data_set_of_ready_batches() -> None:
 
 
 class Broken(Dataset[int]):
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
     def __len__(self) -> int:
         return 100
 
     def __getitem__(self, index: int) -> int:
-        raise ValueError("a broken sample")
+        raise self.error("a broken sample")
 
 
+@pytest.mark.parametrize("error", [ValueError, TypeError, AttributeError])
+def test_a_broken_sample_is_the_reason_on_one_line(error: type[Exception]) -> None:
+    with pytest.raises(LoadingError) as refused:
+        measure_loading(DataLoader(Broken(error), 2), seconds=0.1)
+    problem = f"failed ({error.__name__}: a broken sample)"
+    assert str(refused.value) == f"the loader: {problem}. Check that it loads in a for loop."
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error")
 def test_loaders_that_cannot_be_measured_say_why() -> None:
-    with pytest.raises(LoadingError, match="a broken sample"):
-        measure_loading(DataLoader(Broken(), 2), seconds=0.1)
-    with pytest.raises(LoadingError, match="single batch"):
-        measure_loading(DataLoader([1, 2], 2), seconds=0.1)  # type: ignore[arg-type]
+    with pytest.raises(LoadingError, match="Make its data set picklable"):
+        measure_loading(DataLoader(lambda: 0, 1, num_workers=1, multiprocessing_context="spawn"), seconds=0.1)  # type: ignore[arg-type]
+    for samples in ([], [1, 2]):
+        with pytest.raises(LoadingError, match="fewer than two batches"):
+            measure_loading(DataLoader(samples, 2), seconds=0.1)  # type: ignore[arg-type]
     with pytest.raises(LoadingError, match="returns int"):
         training_loader(3)
 
 
 def make() -> Any:
     return DataLoader(list(range(500)), 4)  # type: ignore[arg-type]
+
+
+class Data:
+    """The shape of a LightningDataModule."""
+
+    train_dataloader = staticmethod(make)
+
+
+class Missing(Data):
+    def setup(self, stage: str) -> None:
+        raise FileNotFoundError(f"no file for {stage}")
+
+    prepare_data_per_node = True
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -275,6 +301,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "### Time per batch" in (tmp_path / "a.md").read_text(encoding="utf-8")
     assert cli.main([*arguments, "--step-ms", "1000"]) == 0
     assert "Limit: " in capsys.readouterr().out
+    arguments[1] = "tests.loading.test_loading:Data"
+    assert cli.main(arguments) == 0
+    capsys.readouterr()
+    assert cli.main(["data", "tests.loading.test_loading:Missing", "-q"]) == 2
+    assert "Missing: fails (FileNotFoundError: no file for fit). Call it" in capsys.readouterr().err
     assert cli.main(["data", "tests.loading.test_loading:nothing", "-q"]) == 2
     assert cli.main(["data", "tests.loading.test_loading:judged_badly", "-q"]) == 2
     assert "judged_badly" in capsys.readouterr().err
@@ -282,10 +313,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("transfer_ms", "workers", "limit"), [(3, 0, "too few workers"), (5, 0, "transfer")])
 def test_a_transfer_that_is_longer_than_loading_gets_no_workers(transfer_ms: int, workers: int, limit: str) -> None:
-    stages = [StageTime("collate", 4 * MS), StageTime("transfer between processes", transfer_ms * MS)]
-    report = judge_loading(
-        name="", stages=stages, batches=10, samples=80, cpu_ns=4 * MS, batch_bytes=100, workers=workers, cores=2,
-        step_ms=10,
-    )  # fmt: skip
+    stages = (StageTime("collate", 4 * MS), StageTime("transfer between processes", transfer_ms * MS))
+    report = judged(stages=stages, cpu_ns=4 * MS, workers=workers, cores=2, step_ms=10)
     assert report.limit == limit
     assert ("Leave num_workers=0" in report.advice) == (limit == "transfer")

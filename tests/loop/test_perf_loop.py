@@ -23,7 +23,7 @@ from lightning_perf.lazy_imports import install_command
 from lightning_perf.loop.hooks import FetchHooks
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_record import Outcome
-from tests.callbacks.training import QUIET, phases_by_step, samples, step_marks, trace_files
+from tests.callbacks.training import QUIET, failing, phases_by_step, samples, step_marks, trace_files
 from tests.support.absent_packages import without
 
 QUICK: dict[str, Any] = {"skip_first": 1, "warmup": 0, "active": 2, "report": "none"}
@@ -66,6 +66,18 @@ def weights(model: torch.nn.Module) -> list[torch.Tensor]:
 
 def loss_of(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def stepper(model: torch.nn.Module | None = None, optimizer: Any = None) -> Callable[[Any], None]:
+    """Forward, backward and optimizer on a batch."""
+    model = model or network()
+    optimizer = optimizer or sgd(model)
+
+    def train(batch: Any) -> None:
+        loss_of(model, batch).backward()
+        optimizer.step()
+
+    return train
 
 
 def plain(
@@ -240,14 +252,11 @@ def test_lbfgs_and_checkpointing_nest(tmp_path: Path) -> None:
 
 
 def test_a_loop_that_is_no_for(tmp_path: Path) -> None:
-    model = network()
-    optimizer = sgd(model)
-    data = next(iter(loader()))
+    train, data = stepper(), next(iter(loader()))
     with PerfLoop(dirpath=tmp_path, **QUICK) as perf:
         remaining = 6
         while remaining:
-            loss_of(model, data).backward()
-            optimizer.step()
+            train(data)
             remaining -= 1
             perf.step()
     assert [row["step"] for row in samples(tmp_path)] == list(range(6))
@@ -273,12 +282,11 @@ def test_an_iterator_in_a_while_loop_and_a_break(tmp_path: Path) -> None:
 def test_epochs_and_their_metrics_are_recorded(tmp_path: Path) -> None:
     model = network()
     optimizer = sgd(model)
-    data = loader(8)
+    train, data = stepper(model, optimizer), loader(8)
     with PerfLoop(model, optimizer, dirpath=tmp_path, **QUICK) as perf:
         for epoch in range(3):
             for batch in perf.steps(data):
-                loss_of(model, batch).backward()
-                optimizer.step()
+                train(batch)
             perf.log({"val_acc": torch.tensor(epoch / 4), "note": "a text"})
     (record,) = find_records(tmp_path)
     assert [(e.epoch, e.steps, dict(e.metrics)) for e in record.epochs] == [
@@ -306,12 +314,10 @@ def test_the_same_runs_can_be_compared(tmp_path: Path) -> None:
 
 
 def test_work_in_a_pause_belongs_to_no_step(tmp_path: Path) -> None:
-    model = network()
-    optimizer = sgd(model)
+    train = stepper()
     with PerfLoop(dirpath=tmp_path, **{**QUICK, "active": 4}) as perf:
         for index, batch in enumerate(perf.steps(loader(8))):
-            loss_of(model, batch).backward()
-            optimizer.step()
+            train(batch)
             if index == 2:
                 with perf.pause():
                     torch.arange(7).cumsum(0)  # an operator that nothing else here runs
@@ -339,10 +345,8 @@ def test_an_error_of_the_training_passes_and_leaves_a_report(tmp_path: Path) -> 
 
 
 def test_a_fault_of_the_profiler_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("out of luck")
-
-    monkeypatch.setattr("lightning_perf.callbacks.recording.profiler.new_recorder", fail)
+    recorder = failing(OSError("out of luck"))
+    monkeypatch.setattr("lightning_perf.callbacks.recording.profiler.new_recorder", recorder)
     with (
         pytest.warns(RuntimeWarning, match="PerfLoop: .* training continues") as warned,
         PerfLoop(dirpath=tmp_path, **QUICK) as perf,

@@ -176,12 +176,6 @@ def test_pages_and_the_list_of_rules() -> None:
     assert (error["outcome"], "Did you mean 'sync-points'" in error["message"]) == ("error", True)
 
 
-def test_runs_without_a_diagnosis_or_estimates() -> None:
-    assert result("estimates", DEMO)["outcome"] == "no_estimates"
-    with pytest.raises(TraceError, match=r"no precision\.json in it"):
-        result("explain_nan", DEMO, path="before")
-
-
 def test_code_runs_only_with_permission_and_from_modules_in_the_folders(tmp_path: Path) -> None:
     found = answer(ToolServer([DEMO]), "data", source="mine:make")
     assert (found["outcome"], "lightning-perf mcp --allow-run" in found["message"]) == ("refused", True)
@@ -323,11 +317,8 @@ def test_a_document_is_cut_and_can_be_read_in_full(document: Any) -> None:
     shown = cut(document, handle)
     assert len(json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode()) <= LIMIT_BYTES
     assert read_all(document, shown) == document
-
-
-def test_a_small_document_stays_as_it_is() -> None:
-    document = {"verdict": "fine", "rows": [1, 2, 3], "nested": {"a": [{"b": None}]}}
-    assert cut(document, handle) == document
+    small = {"verdict": "fine", "rows": [1, 2, 3], "nested": {"a": [{"b": None}]}}
+    assert cut(small, handle) == small
 
 
 def test_a_mapping_with_thousands_of_names_has_pages() -> None:

@@ -174,21 +174,12 @@ def test_a_range_of_the_optimizer_decides_where_the_stack_does_not(tmp_path: Pat
     allocator.free(allocator.alloc(3 * MIB, OWN))
     allocator.annotate("Optimizer.step#Own.step", "END")
     allocator.alloc(5 * MIB, OWN)
-    device = device_of(allocator.write(tmp_path / "s.pickle"))
-    assert categories(device.end) == {
-        "unknown": 6 * MIB,
-        "optimizer_state": 2 * MIB,
-    }
-
-
-def test_a_closure_in_the_range_of_the_optimizer_keeps_its_phases(tmp_path: Path) -> None:
-    """Lightning runs forward and backward inside of the optimizer's step."""
-    allocator = Allocator()
+    device = device_of(allocator.write(tmp_path / "own.pickle"))
+    assert categories(device.end) == {"unknown": 6 * MIB, "optimizer_state": 2 * MIB}
+    allocator = Allocator()  # Lightning runs a closure with forward and backward inside of the optimizer's step
     allocator.annotate("Optimizer.step#Adam.step", "START")
-    allocator.alloc(MIB, forward())
-    allocator.alloc(2 * MIB, OWN)
-    allocator.alloc(3 * MIB, backward())
+    for size, stack in enumerate((forward(), OWN, backward()), 1):
+        allocator.alloc(size * MIB, stack)
     allocator.annotate("Optimizer.step#Adam.step", "END")
-    device = device_of(allocator.write(tmp_path / "s.pickle"))
-    found = categories(device.end)
+    found = categories(device_of(allocator.write(tmp_path / "closure.pickle")).end)
     assert found == {"activations": MIB, "unknown": 2 * MIB, "gradients": 3 * MIB}

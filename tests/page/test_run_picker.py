@@ -58,3 +58,6 @@ def test_the_list_has_what_a_reader_needs_to_choose(server: Server, report: dict
     page.keyboard.press("Escape")
     assert page.locator(".run-panel").is_hidden()
     assert page.evaluate("document.activeElement.id") == "run"
+    server.open("#run=amp/bf16/seed0&view=compare")
+    page.wait_for_selector("#before")
+    assert "logs" in page.locator("#before option").all_inner_texts()

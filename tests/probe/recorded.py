@@ -6,18 +6,17 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_perf.analysis.model.operators import OperatorCalls, operator_calls
 from lightning_perf.probe.replay.messages import CURRENT, Setting, Task
 from lightning_perf.probe.run import with_arguments
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
+from tests.support.operators import Operators
 
 Step = Callable[[], Tensor]
 
@@ -165,16 +164,12 @@ def task_of(calls: OperatorCalls, **changes: object) -> Task:
     return with_arguments(Task(calls=calls, bound=b"", skipped={}, **(whole | changes)))  # type: ignore[arg-type]
 
 
-class Counted(TorchDispatchMode):
+class Counted(Operators):
     """Counts operators."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda name, _: self.operators.update([name]))
         self.operators: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operators[func.overloadpacket.__name__] += 1
-        return func(*args, **(kwargs or {}))
 
     def has_the_work_of(self, name: str) -> bool:
         """Return whether the heavy operators are those of a network's step, as often."""

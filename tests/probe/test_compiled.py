@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
-from lightning_perf.machine.environment import has_cpp_compiler
+from lightning_perf.machine.environment import missing_cpp_compiler
 from lightning_perf.probe.estimate import COMPILE_ERRORS, estimate_compile
 from lightning_perf.probe.replay.call_graph import CallGraph, build_call_graph, time_compiled
 from lightning_perf.probe.replay.measure import Pool
@@ -50,7 +50,7 @@ def test_both_modules_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
 HAS_HEADERS = Path(sysconfig.get_path("include"), "Python.h").exists()
 
 
-@pytest.mark.skipif(not (has_cpp_compiler() and HAS_HEADERS), reason="needs a C++ compiler and Python's headers")
+@pytest.mark.skipif(missing_cpp_compiler() or not HAS_HEADERS, reason="needs a C++ compiler and Python's headers")
 def test_a_recording_is_compiled_in_a_worker_process() -> None:
     trace = recorded_training("attention")
     with ProbeWorker() as worker:

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_perf.probe.replay.arguments import Bound, TensorInfo
 from lightning_perf.probe.replay.data_flow import follow, grown_place, is_channels_last
 from lightning_perf.probe.replay.messages import CURRENT, Setting
 from tests.probe.recorded import NETWORKS, calls_of, labels_of, loss_of
+from tests.support.operators import Operators
 
 VIEWS = {"detach", "view", "t", "transpose", "expand", "squeeze", "unsqueeze", "select", "permute", "_unsafe_view"}
 IN_16_BITS = ("convolutions", "attention")
@@ -19,20 +19,18 @@ IN_16_BITS = ("convolutions", "attention")
 Seen = list[tuple[str, tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]], ...]]]
 
 
-class Listen(TorchDispatchMode):
+class Listen(Operators):
     """Notes every operator that computes, with type, shape and strides of its tensors."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self.note)
         self.seen: Seen = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
+    def note(self, name: str, args: Any) -> None:
         tensors = [value for value in args if isinstance(value, Tensor) and value.dim()]
         if tensors and name not in VIEWS:
             infos = tuple((tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())) for tensor in tensors)
             self.seen.append((name, infos))
-        return func(*args, **(kwargs or {}))
 
 
 def really(name: str, batch: int, autocast: torch.dtype | None, *, channels_last: bool = False) -> Seen:

@@ -72,16 +72,12 @@ def test_the_step_is_put_together_as_by_brute_force() -> None:
     new = {one.call: one for one in times if one.setting == "changed"}
     before = after = 0.0
     for place, one in enumerate(calls):
-        for recorded, old_ns, new_ns in (
-            (one.forward_ns, old[place].forward_ns, new[place].forward_ns)
-            if place in old
-            else (one.forward_ns, (1,), (1,)),
-            (one.backward_ns, old[place].backward_ns, new[place].backward_ns)
-            if place in old
-            else (one.backward_ns, (1,), (1,)),
-        ):
-            before += recorded / steps
-            after += recorded / steps * quartile(new_ns) / quartile(old_ns)
+        for which in ("forward_ns", "backward_ns"):
+            recorded = getattr(one, which) / steps
+            before += recorded
+            after += recorded
+            if place in old and recorded:
+                after -= recorded * (1 - quartile(getattr(new[place], which)) / quartile(getattr(old[place], which)))
     assert saving.saving_ns == pytest.approx(before - after)
     assert saving.measured_ns + saving.other_ns == pytest.approx(before + 600 / steps)
     assert saving.noise_ns > 0

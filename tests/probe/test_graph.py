@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from lightning_perf.analysis.host.launches import StepFloor
 from lightning_perf.analysis.model.operators import OperatorCall, OperatorCalls
 from lightning_perf.probe.estimate import estimate_graph
-from lightning_perf.probe.replay.call_graph import GROUP, LEAST_REPETITIONS, REPETITIONS, Run, time_graph
+from lightning_perf.probe.replay.call_graph import GROUP, LEAST_REPETITIONS, REPETITIONS, CudaQueue, Run, time_graph
 from lightning_perf.probe.replay.messages import CURRENT, GraphTimes, Setting
 from lightning_perf.probe.replay.rounds import Rounds
 from tests.probe.recorded import Counted, calls_of, task_of
 
 
-class Processor:
+class Processor(CudaQueue):
     """A queue of this processor, which repeats captured work.
 
     Args:

@@ -1,18 +1,17 @@
 """A report that several tests print."""
 
-import io
 from pathlib import Path
 
 import lightning_perf
+from lightning_perf.report.compared import Compared
 from lightning_perf.report.document import PerfReport
+from tests.support.shown import console_text
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 
-def rendered(report: PerfReport) -> str:
-    """Return a report as its console output."""
-    file = io.StringIO()
-    report.print(file=file, width=120)
-    return file.getvalue()
+def rendered(document: PerfReport | Compared, width: int = 120) -> str:
+    """Return a document as its console output."""
+    return console_text(document.blocks(), width)
 
 
 def input_bound_report(folder: Path, name: str) -> PerfReport:

@@ -15,7 +15,7 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.report import short_blocks
 from lightning_perf.show.blocks import Details, Heading, Line
 from tests.analysis.precision.test_forecast import sample
-from tests.report.support import input_bound_report
+from tests.report.support import input_bound_report, rendered
 from tests.support.shown import all_blocks, console_text, table_of, texts
 from tests.support.trace_builder import TraceBuilder
 
@@ -25,10 +25,6 @@ HOSTILE = "<script>|evil| \x1b[31m\u202e [y](http://example.com) `code` *bold*"
 @pytest.fixture
 def report(tmp_path: Path) -> PerfReport:
     return input_bound_report(tmp_path, HOSTILE)
-
-
-def printed(report: PerfReport, width: int = 400) -> str:
-    return console_text(report.blocks(), width)
 
 
 def test_the_verdict_comes_first_then_findings_then_figures(report: PerfReport) -> None:
@@ -60,7 +56,7 @@ def test_markdown_has_every_word_and_figure_of_the_console(report: PerfReport) -
         r"\[([a-z0-9-]+)\]\(https://github\.com/[^)]+\)", r"\1", report.to_markdown().replace("\u200b", "")
     )
     markdown = re.sub(r"\\([\\`*_{}\[\]<>|#~$&])", r"\1", markdown)
-    console, shown = (set(re.sub("[|*▏▎▍▌▋▊▉█]", " ", text).split()) for text in (printed(report), markdown))
+    console, shown = (set(re.sub("[|*▏▎▍▌▋▊▉█]", " ", text).split()) for text in (rendered(report, 400), markdown))
     assert console <= shown
 
 
@@ -103,7 +99,7 @@ def test_use_of_the_device_is_called_what_the_page_calls_it(report: PerfReport) 
     (device,) = rank.efficiency.devices
     devices = (replace(device, busy=0.5, sm_efficiency=0.25, occupancy=0.125),)
     told = replace(report, ranks=(replace(rank, efficiency=replace(rank.efficiency, devices=devices)),))
-    assert "busy 50.0 % · SM efficiency 25.0 % · occupancy 12.5 %" in printed(told)
+    assert "busy 50.0 % · SM efficiency 25.0 % · occupancy 12.5 %" in rendered(told, 400)
 
 
 def test_places_where_the_host_waits_are_named(tmp_path: Path) -> None:
@@ -113,7 +109,7 @@ def test_places_where_the_host_waits_are_named(tmp_path: Path) -> None:
         builder.launch("k", call_us=start + 10, call_duration_us=5, start_us=start + 20, duration_us=300)
         builder.runtime("cudaStreamSynchronize", start + 110, 210)
     report = lightning_perf.analyze(builder.write(tmp_path / "t.json"))
-    assert "Waits of the host for the device: 210 µs per step" in printed(report)
+    assert "Waits of the host for the device: 210 µs per step" in rendered(report, 400)
     (row,) = texts(table_of(report.blocks(), "in"))
     assert row[:4] == ("aten::item, cudaStreamSynchronize", "forward", "1", "210 µs")
 
@@ -140,7 +136,7 @@ def test_products_without_tensor_cores_are_counted_per_step(tmp_path: Path) -> N
             "volta_sgemm_128x64_nn", call_us=start + 20, call_duration_us=5, start_us=start + 50, duration_us=200
         )
     expected = "Matrix products without Tensor Cores: 200 µs per step in 1 kernel, because the inputs are FP32 and"
-    assert expected in printed(lightning_perf.analyze(builder.write(tmp_path / "trace.json")))
+    assert expected in rendered(lightning_perf.analyze(builder.write(tmp_path / "trace.json")), 400)
 
 
 def test_steps_are_named_only_where_the_recording_marks_them(tmp_path: Path) -> None:
@@ -172,7 +168,7 @@ def test_the_rank_of_the_verdict_is_among_the_few_that_are_shown(tmp_path: Path)
     report = lightning_perf.analyze(tmp_path)
     assert "on rank 18" in report.verdict.where
     assert [int(row[0]) for row in texts(table_of(report.blocks(), "rank"))] == [*range(15), 18]
-    assert "… and 4 more" in printed(report)
+    assert "… and 4 more" in rendered(report, 400)
 
 
 def test_the_forecast_has_advice_and_both_tables() -> None:
@@ -185,6 +181,7 @@ def test_the_forecast_has_advice_and_both_tables() -> None:
     worst, other = table_of(report.blocks(), "layer").brief().rows
     assert [cell.text for cell in worst] == ["lm_head", *["9.2"] * 6, "75.0 %"]
     assert (worst[0].troubled, other[0].text, other[0].troubled, other[1].text) == (True, "layers.0.up", False, "25.0")
-    assert "From 1 sampled step, 1.0 % of the fit's time." in printed(report)
-    for text in (printed(report), report.to_markdown().replace("\\_", "_"), console_text(short_blocks(report, None))):
+    shown = rendered(report, 400)
+    assert "From 1 sampled step, 1.0 % of the fit's time." in shown
+    for text in (shown, report.to_markdown().replace("\\_", "_"), console_text(short_blocks(report, None))):
         assert "FP8 would be safe in 1 of 2 layers. Keep out lm_head" in text

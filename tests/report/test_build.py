@@ -57,12 +57,20 @@ def test_missing_ranks_are_said_and_the_slowest_rank_leads(tmp_path: Path) -> No
     assert [rank.rank for rank in report.ranks] == [0, 2]
     assert report.lead == 1  # its kernels end 5 µs after the host's mark
     assert "The run has 4 ranks, but 2 ranks left no trace: 1, 3." in report.notes
-
-
-def test_many_missing_ranks_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "rank2.pt.trace.json").unlink()
     recording(0, 16).write(tmp_path / "rank0.pt.trace.json")
     (note,) = lightning_perf.analyze(tmp_path).notes
     assert note == "The run has 16 ranks, but 15 ranks left no trace: 1, 2, 3, 4, 5, 6, 7, 8 and 7 more."
+
+
+def test_a_recording_without_a_rank_beside_an_unreadable_file(tmp_path: Path) -> None:
+    (tmp_path / "rank1.pt.trace.json").write_bytes(b"not json")
+    with pytest.raises(TraceError, match=r"rank1\.pt\.trace\.json"):
+        lightning_perf.analyze(tmp_path)
+    recording().write(tmp_path / "rank7.pt.trace.json")
+    report = lightning_perf.analyze(tmp_path)
+    assert [rank.rank for rank in report.ranks] == [7]  # as its file name says
+    assert any("rank1.pt.trace.json" in note for note in report.notes)
 
 
 def test_the_rank_that_others_wait_for_leads(tmp_path: Path) -> None:
@@ -75,34 +83,6 @@ def test_the_rank_that_others_wait_for_leads(tmp_path: Path) -> None:
     assert "The others wait for rank 0" in rendered(report)
 
 
-def test_the_file_name_tells_the_rank_when_the_recording_does_not(tmp_path: Path) -> None:
-    recording().write(tmp_path / "rank7.pt.trace.json")
-    assert lightning_perf.analyze(tmp_path).ranks[0].rank == 7
-
-
-def test_an_unreadable_file_is_noted_beside_a_readable_one(tmp_path: Path) -> None:
-    recording().write(tmp_path / "rank0.pt.trace.json")
-    (tmp_path / "rank1.pt.trace.json").write_bytes(b"not json")
-    report = lightning_perf.analyze(tmp_path)
-    assert len(report.ranks) == 1
-    assert any("rank1.pt.trace.json" in note for note in report.notes)
-
-
-def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "rank1.pt.trace.json").write_bytes(b"")
-    with pytest.raises(TraceError, match=r"rank1\.pt\.trace\.json"):
-        lightning_perf.analyze(tmp_path)
-
-
-def test_step_times_beside_the_traces_are_read(tmp_path: Path) -> None:
-    recording(0, 1).write(tmp_path / "rank0.pt.trace.json")
-    samples = [StepSample(step, 2_000_000, 500_000, None, 8, False) for step in range(30)]
-    (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(*samples))
-    report = lightning_perf.analyze(tmp_path)
-    assert report.step_times is not None
-    assert report.step_times.p50_ns == 2_000_000
-
-
 def test_step_times_alone_make_a_report() -> None:
     samples = [StepSample(step, 100_000_000, 25_000_000, None, 32, False) for step in range(30)]
     report = build_report([], samples=samples, notes=["The fit had fewer steps than the schedule."])
@@ -112,13 +92,18 @@ def test_step_times_alone_make_a_report() -> None:
     assert PerfReport.from_json(report.to_json()) == report
 
 
-def test_a_run_too_short_to_be_profiled_has_its_step_times(tmp_path: Path) -> None:
+def test_step_times_are_read_with_or_without_traces_beside_them(tmp_path: Path) -> None:
     samples = [StepSample(step, 2_000_000, 500_000, None, 8, False) for step in range(10)]
     (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(*samples))
     (tmp_path / "report.json").write_text("{}")
     report = lightning_perf.analyze(tmp_path)
     assert report.ranks == ()
     assert report.verdict.where.startswith("A step takes 2.00 ms (median of")
+    recording(0, 1).write(tmp_path / "rank0.pt.trace.json")
+    report = lightning_perf.analyze(tmp_path)
+    assert len(report.ranks) == 1
+    assert report.step_times is not None
+    assert report.step_times.p50_ns == 2_000_000
 
 
 def test_truncated_recordings_get_no_shares(tmp_path: Path) -> None:

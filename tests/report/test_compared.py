@@ -1,6 +1,5 @@
 """Recordings of different trainings are not called faster or slower."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.diff import changes_table
 from lightning_perf.run_files.steps import StepSample
 from lightning_perf.trace.description import LOADER_KEY
+from tests.report.support import rendered
 from tests.support.shown import console_text
 from tests.support.trace_builder import FETCH, TraceBuilder
 
@@ -90,20 +90,17 @@ def test_prediction_of_mixed_precision_stands_beside_what_came_of_it(tmp_path: P
     check = plain.diff(mixed).mixed_precision
     assert check is not None
     assert (check.measured, check.held) == (pytest.approx(1000 / 400), True)
-    file = io.StringIO()
-    plain.diff(mixed).print(file=file, width=120)
-    assert "Mixed precision was predicted to be" in file.getvalue()
-    assert "It is 2.50×: as predicted." in file.getvalue()
+    text = rendered(plain.diff(mixed))
+    assert "Mixed precision was predicted to be" in text
+    assert "It is 2.50×: as predicted." in text
     assert plain.diff(plain).mixed_precision is None
     assert mixed.diff(plain).mixed_precision is None
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_console_fits_and_is_inert(paths: tuple[Path, Path], width: int) -> None:
-    file = io.StringIO()
     before, after = map(lightning_perf.analyze, paths)
-    before.diff(after).print(file=file, width=width)
-    text = file.getvalue()
+    text = rendered(before.diff(after), width)
     assert max(map(len, text.splitlines())) <= width
     assert "device compute" in text
     assert "−60.0 µs" in text
@@ -178,57 +175,117 @@ def compared(tmp_path: Path, before: TraceBuilder, after: TraceBuilder) -> Compa
     return lightning_perf.analyze(first).diff(lightning_perf.analyze(second))
 
 
-def text_of(value: Compared) -> str:
-    file = io.StringIO()
-    value.print(file=file, width=160)
-    return file.getvalue()
+def stacked(*names: str) -> TraceBuilder:
+    """A training whose layers are not recorded, but its modules are."""
+    builder = training(layers=())
+    for position, name in enumerate(names):
+        builder.python(f"nn.Module: {name}_{position}", 50 + 20 * position, 10)
+    return builder
 
 
-DIFFERENT: dict[str, tuple[dict[str, Any], str, str, str]] = {
-    "device": ({"device": "NVIDIA H100"}, "device", "NVIDIA A100", "NVIDIA H100"),
-    "layers": (
-        {"layers": TRANSFORMER},
-        "model",
-        "3 × convolution, 3 × batch_norm per step",
-        "3 × linear, 3 × embedding, 3 × layer_norm per step",
-    ),
-    "width": (
-        {"width": 96},
-        "model",
-        "convolution 64×1, convolution 64×2, convolution 64×3 and 3 more",
-        "convolution 96×1, convolution 96×2, convolution 96×3 and 3 more",
-    ),
-    "batch": ({"batch": 256}, "batch", "input 32×1×64", "input 256×1×64"),
-    "micro-batches": ({"micro_batches": 2}, "batch", "1 micro-batch per step", "2 micro-batches per step"),
-    "ranks": ({"distributedInfo": {"rank": 0, "world_size": 8}}, "ranks", "1 rank", "8 ranks"),
-    "stacks": (
-        {"with_stack": 1},
-        "recording options",
-        "neither with_stack nor profile_memory",
-        "with_stack",
-    ),
-    "steps": ({"marked": False}, "steps", "one step", "the whole recording"),
-}
+LOADER: dict[str, Any] = {LOADER_KEY: {"batch_size": 32}}
+LOADER_OF_64: dict[str, Any] = {LOADER_KEY: {"batch_size": 64}}
+SLOW = training(step_us=2000)
+DEEPER = "3 × convolution, 3 × batch_norm per step", "8 × convolution, 8 × batch_norm per step"
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_a_difference_is_named_and_nothing_is_called_faster(tmp_path: Path, name: str) -> None:
-    changes, aspect, before, after = DIFFERENT[name]
-    value = compared(tmp_path, training(step_us=2000), training(step_us=1000, **changes))
+@pytest.mark.parametrize(
+    ("first", "second", "aspect", "before", "after"),
+    [
+        (SLOW, training(device="NVIDIA H100"), "device", "NVIDIA A100", "NVIDIA H100"),
+        (
+            SLOW,
+            training(layers=TRANSFORMER),
+            "model",
+            "3 × convolution, 3 × batch_norm per step",
+            "3 × linear, 3 × embedding, 3 × layer_norm per step",
+        ),
+        (
+            SLOW,
+            training(width=96),
+            "model",
+            "convolution 64×1, convolution 64×2, convolution 64×3 and 3 more",
+            "convolution 96×1, convolution 96×2, convolution 96×3 and 3 more",
+        ),
+        (SLOW, training(number=8), "model", *DEEPER),
+        (training(shapes=False), training(shapes=False, number=8), "model", *DEEPER),
+        (
+            stacked("Conv2d", "Conv2d", "ReLU"),  # modules tell models apart where layers do not
+            stacked("Linear", "GELU", "Linear"),
+            "model",
+            "2 × Conv2d, 1 × ReLU",
+            "2 × Linear, 1 × GELU",
+        ),
+        (SLOW, training(batch=256), "batch", "input 32×1×64", "input 256×1×64"),
+        (training(**LOADER), training(length=4, **LOADER), "batch", "input 32×1×64", "input 32×4×64"),
+        (training(shapes=False, **LOADER), training(shapes=False, **LOADER_OF_64), "batch", "32", "64"),
+        (
+            training(shapes=False),
+            training(shapes=False, copied=8192),
+            "batch",
+            "4.00 KiB copied to the device per step",
+            "8.00 KiB copied to the device per step",
+        ),
+        (SLOW, training(micro_batches=2), "batch", "1 micro-batch per step", "2 micro-batches per step"),
+        (SLOW, training(distributedInfo={"rank": 0, "world_size": 8}), "ranks", "1 rank", "8 ranks"),
+        (SLOW, training(with_stack=1), "recording options", "neither with_stack nor profile_memory", "with_stack"),
+        (SLOW, training(marked=False), "steps", "one step", "the whole recording"),
+        (
+            training(marked=False),
+            training(marked=False, steps=3),
+            "steps",
+            "2 optimizer steps in the whole recording",
+            "3 optimizer steps in the whole recording",
+        ),
+    ],
+)
+def test_a_difference_is_named_and_nothing_is_called_faster(
+    tmp_path: Path, first: TraceBuilder, second: TraceBuilder, aspect: str, before: str, after: str
+) -> None:
+    value = compared(tmp_path, first, second)
     found = [mismatch for mismatch in value.comparability.mismatches if mismatch.aspect == aspect]
     assert [(mismatch.before, mismatch.after) for mismatch in found] == [(before, after)]
     assert value.diff.step.verdict == "incomparable"
     tables = (value.diff.categories, value.diff.operators_host, value.diff.operators_device, value.diff.kernels)
     verdicts = {row.verdict for table in tables if table is not None for row in table.rows}
     assert verdicts <= {"incomparable", "appeared", "vanished"}
-    for text in (text_of(value), value.to_markdown()):
+    for text in (rendered(value, 160), value.to_markdown()):
         lines = text.splitlines()
         assert lines[0].startswith("Not comparable: the recordings differ in ")
         assert aspect in lines[0]
         figures = text.replace("Neither is called faster", "")
         assert not {"faster", "slower", "same"} & set(figures.replace(":", " ").split())
-    assert text_of(value).index(before) < text_of(value).index("takes")
+    assert rendered(value, 160).index(before) < rendered(value, 160).index("takes")
     assert json.loads(value.to_json())["diff"]["step"]["verdict"] == "incomparable"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "unchecked", "note"),
+    [
+        (training(shapes=False), training(shapes=False), ("batch",), ""),  # equal copies are no proof
+        (
+            training(),  # compiled code hides layers, and is no other model
+            training(layers=("aten::linear",)).annotation("Torch-Compiled Region: 0/0", 10, 200),
+            ("model",),
+            "",
+        ),
+        (stacked("Conv2d"), stacked("Conv2d"), (), ""),
+        (
+            training().op("aten::linear", 300, 8, dims=[[32, 64], [50257, 64]]),  # a layer that was padded
+            training().op("aten::linear", 300, 8, dims=[[32, 64], [50304, 64]]),
+            (),
+            "The models differ in some layers. Only before: linear 50257×64. Only after: linear 50304×64.",
+        ),
+    ],
+)
+def test_what_does_not_make_recordings_incomparable(
+    tmp_path: Path, first: TraceBuilder, second: TraceBuilder, unchecked: tuple[str, ...], note: str
+) -> None:
+    value = compared(tmp_path, first, second)
+    assert value.comparability.mismatches == ()
+    assert set(unchecked) <= set(value.comparability.unchecked)
+    assert all(f"{aspect}" in rendered(value, 160) for aspect in ("not checked", *unchecked) if unchecked)
+    assert note in ("", *value.notes)
 
 
 def test_the_same_training_is_compared(tmp_path: Path) -> None:
@@ -236,7 +293,7 @@ def test_the_same_training_is_compared(tmp_path: Path) -> None:
     assert value.comparability.mismatches == ()
     assert value.comparability.unchecked == ()
     assert value.comparability.throughput is None
-    assert text_of(value).startswith("A step took 2.00 ms and takes 1.00 ms (mean, 0.500×): faster")
+    assert rendered(value, 160).startswith("A step took 2.00 ms and takes 1.00 ms (mean, 0.500×): faster")
 
 
 def test_throughput_where_the_batch_differs(tmp_path: Path) -> None:
@@ -246,89 +303,12 @@ def test_throughput_where_the_batch_differs(tmp_path: Path) -> None:
     assert (throughput.before_samples, throughput.after_samples) == (32, 256)
     assert (throughput.before_per_s, throughput.after_per_s) == (pytest.approx(32_000), pytest.approx(128_000))
     expected = "32,000 samples/s before (32 samples per step), 128,000 samples/s after (256 samples per step), 4.00×"
-    assert expected in text_of(value)
+    assert expected in rendered(value, 160)
     accumulating = compared(tmp_path, training(step_us=1000), training(step_us=2000, micro_batches=4))
     assert accumulating.comparability.throughput is not None
     assert accumulating.comparability.throughput.after_per_s == pytest.approx(64_000)
     other_model = compared(tmp_path, training(), training(batch=256, layers=TRANSFORMER))
     assert other_model.comparability.throughput is None
-
-
-def test_the_batch_of_the_loader_counts_first(tmp_path: Path) -> None:
-    def loading(samples: int) -> TraceBuilder:
-        noted: dict[str, Any] = {LOADER_KEY: {"batch_size": samples}}
-        return training(shapes=False, **noted)
-
-    value = compared(tmp_path, loading(32), loading(64))
-    assert [(each.aspect, each.before, each.after) for each in value.comparability.mismatches] == [
-        ("batch", "32", "64")
-    ]
-    assert value.comparability.throughput is not None
-
-
-def test_inputs_of_another_size_are_no_equal_batches(tmp_path: Path) -> None:
-    noted: dict[str, Any] = {LOADER_KEY: {"batch_size": 32}}
-    value = compared(tmp_path, training(**noted), training(length=4, **noted))
-    assert [(each.aspect, each.before, each.after) for each in value.comparability.mismatches] == [
-        ("batch", "input 32×1×64", "input 32×4×64")
-    ]
-
-
-def test_copied_bytes_stand_in_for_a_batch_that_is_not_recorded(tmp_path: Path) -> None:
-    same = compared(tmp_path, training(shapes=False), training(shapes=False))
-    assert (same.comparability.mismatches, same.comparability.unchecked) == ((), ("batch",))
-    assert "Not recorded by both, so not checked: batch." in text_of(same)
-    (found,) = compared(tmp_path, training(shapes=False), training(shapes=False, copied=8192)).comparability.mismatches
-    texts = ("batch", "4.00 KiB copied to the device per step", "8.00 KiB copied to the device per step")
-    assert (found.aspect, found.before, found.after) == texts
-
-
-@pytest.mark.parametrize("shapes", [False, True])
-def test_layers_are_counted(tmp_path: Path, shapes: bool) -> None:
-    deeper = compared(tmp_path, training(shapes=shapes), training(shapes=shapes, number=8)).comparability
-    (found,) = deeper.mismatches
-    texts = ("3 × convolution, 3 × batch_norm per step", "8 × convolution, 8 × batch_norm per step")
-    assert (found.aspect, found.before, found.after) == ("model", *texts)
-    other = compared(
-        tmp_path, training(shapes=shapes), training(shapes=shapes, layers=("aten::convolution",))
-    ).comparability
-    assert {mismatch.aspect for mismatch in other.mismatches} == {"model"}
-
-
-def test_one_layer_that_was_padded_leaves_the_model_the_same(tmp_path: Path) -> None:
-    padded = training().op("aten::linear", 300, 8, dims=[[32, 64], [50304, 64]])
-    value = compared(tmp_path, training().op("aten::linear", 300, 8, dims=[[32, 64], [50257, 64]]), padded)
-    assert value.comparability.mismatches == ()
-    note = "The models differ in some layers. Only before: linear 50257×64. Only after: linear 50304×64."
-    assert note in value.notes
-
-
-def test_compiled_code_hides_layers_and_is_no_other_model(tmp_path: Path) -> None:
-    compiled = training(layers=("aten::linear",)).annotation("Torch-Compiled Region: 0/0", 10, 200)
-    value = compared(tmp_path, training(), compiled)
-    assert [each.aspect for each in value.comparability.mismatches] == []
-    assert "model" in value.comparability.unchecked
-
-
-def test_modules_tell_models_apart_where_layers_do_not(tmp_path: Path) -> None:
-    def stacked(*names: str) -> TraceBuilder:
-        builder = training(layers=())
-        for position, name in enumerate(names):
-            builder.python(f"nn.Module: {name}_{position}", 50 + 20 * position, 10)
-        return builder
-
-    value = compared(tmp_path, stacked("Conv2d", "Conv2d", "ReLU"), stacked("Linear", "GELU", "Linear"))
-    assert [(each.before, each.after) for each in value.comparability.mismatches if each.aspect == "model"] == [
-        ("2 × Conv2d, 1 × ReLU", "2 × Linear, 1 × GELU")
-    ]
-    assert compared(tmp_path, stacked("Conv2d"), stacked("Conv2d")).comparability.mismatches == ()
-
-
-def test_whole_recordings_with_other_numbers_of_steps(tmp_path: Path) -> None:
-    value = compared(tmp_path, training(marked=False), training(marked=False, steps=3))
-    (found,) = value.comparability.mismatches
-    texts = ("steps", "2 optimizer steps in the whole recording", "3 optimizer steps in the whole recording")
-    assert (found.aspect, found.before, found.after) == texts
 
 
 PLAIN: dict[str, Any] = {"kernel": "volta_sgemm_128x64_nn", "dtype": "float"}

@@ -1,4 +1,3 @@
-import io
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import lightning_perf
 from lightning_perf.report.document import PerfReport
 from tests.analysis.ranks.test_distributed import RECORDED
 from tests.conftest import corpus_rows
+from tests.report.support import rendered
 from tests.support.naive_breakdown import naive_breakdown
 
 ROWS = corpus_rows()
@@ -20,32 +20,20 @@ def test_every_real_recording_is_reported(corpus: Path, row: dict[str, Any]) -> 
     report = lightning_perf.analyze(corpus / "traces" / row["file"])
     assert PerfReport.from_json(report.to_json()) == report
     assert report.verdict.where
+    host_alone = not row["kernels"] and not report.ranks[0].breakdown.has_device  # the others: collectives and copies
     for width in (80, 120):
-        file = io.StringIO()
-        report.print(file=file, width=width)
-        text, _, _ = file.getvalue().partition("\nTraces\n")
+        text, _, _ = rendered(report, width).partition("\nTraces\n")
         assert max(map(len, text.splitlines())) <= width
         for line in text.splitlines():
             # Cut off where there is no room: a figure never is.
             assert not line.rstrip().endswith(("µ…", "m…", "%…"))
+        for word in ("device compute", "kernel launch", "Tensor Cores", "GPU", "Launches") if host_alone else ():
+            assert word not in text
     for finding in report.findings:
         if finding.saving_high_ms is not None:
             step_ns = report.ranks[0].breakdown.wall.mean_ns
             assert step_ns is not None
             assert finding.saving_high_ms <= step_ns / 1e6
-
-
-@pytest.mark.corpus
-@pytest.mark.skipif(not ROWS, reason="needs the real traces")
-@pytest.mark.parametrize("row", [row for row in ROWS if not row["kernels"]], ids=lambda row: row["file"])
-def test_a_recording_of_the_host_alone_has_no_device_rows(corpus: Path, row: dict[str, Any]) -> None:
-    report = lightning_perf.analyze(corpus / "traces" / row["file"])
-    if report.ranks[0].breakdown.has_device:
-        return  # collectives and copies, without kernels
-    file = io.StringIO()
-    report.print(file=file, width=100)
-    for word in ("device compute", "kernel launch", "Tensor Cores", "GPU", "Launches"):
-        assert word not in file.getvalue()
 
 
 @pytest.mark.corpus

@@ -1,12 +1,12 @@
 """The memory of a fit on the console, in Markdown, in a comparison and on the page."""
 
-import io
 from pathlib import Path
 
 from lightning_perf import PerfReport, analyze
 from lightning_perf.report.compared import Compared
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, write_out_of_memory
 from lightning_perf.trace.tensors import TENSORS_KEY
+from tests.report.support import rendered
 from tests.support.trace_builder import TraceBuilder
 
 GIB = 2**30
@@ -32,15 +32,9 @@ def recording(folder: Path, activations: int) -> PerfReport:
     return analyze(folder)
 
 
-def printed(document: PerfReport | Compared, width: int = 100) -> str:
-    file = io.StringIO()
-    document.print(file=file, width=width)
-    return file.getvalue()
-
-
 def test_the_peak_on_the_console(tmp_path: Path) -> None:
     report = recording(tmp_path, 8)
-    text = printed(report)
+    text = rendered(report)
     figures = "Peak in tensors 12.0 GiB (step 1) · Peak reserved 13.0 GiB · Device memory 40.0 GiB · Headroom 27.0 GiB"
     assert f"Memory, device 0 {figures}" in " ".join(text.split())
     lines = [" ".join(line.split()) for line in text.splitlines()]
@@ -54,7 +48,7 @@ def test_the_peak_on_the_console(tmp_path: Path) -> None:
     # Of 38 GiB tensors get 12/13. (35.08 / 1.05 - 4) and (35.08 / 0.95 - 4) samples of 1 GiB.
     assert "The largest batch that fits has 29 to 32 samples: there is room of 35.1 GiB for tensors." in sentences
     assert "activations" in report.to_markdown()
-    section = printed(report, 80).partition("\nMemory, device 0\n")[2].partition("\nOperators")[0]
+    section = rendered(report, 80).partition("\nMemory, device 0\n")[2].partition("\nOperators")[0]
     assert "held by" in section
     assert all(len(line) <= 80 for line in section.splitlines())
 
@@ -69,7 +63,7 @@ def test_the_peak_in_a_comparison(tmp_path: Path) -> None:
         ("parameters", 0),
         ("fragmentation", 0),
     ]
-    lines = [" ".join(line.split()) for line in printed(compared).splitlines()]
+    lines = [" ".join(line.split()) for line in rendered(compared).splitlines()]
     assert "Memory at the peak, device 0" in lines
     assert "activations 8.00 GiB 2.00 GiB −6.00 GiB" in lines
     assert "all 13.0 GiB 7.00 GiB −6.00 GiB" in lines
@@ -91,7 +85,7 @@ def out_of_memory_report(folder: Path) -> PerfReport:
 
 
 def test_missing_memory_on_the_console(tmp_path: Path) -> None:
-    text = " ".join(printed(out_of_memory_report(tmp_path)).split())
+    text = " ".join(rendered(out_of_memory_report(tmp_path)).split())
     sentence = (
         "Rank 0 ran out of memory on cuda:0 in step 12: in the forward of net.3 (Linear), while allocating 1.00 GiB."
     )

@@ -11,7 +11,7 @@ from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport
 from lightning_perf.trace.reader import read_trace
 from tests.report.support import rendered
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import PID, TraceBuilder
 
 
 def report(builder: TraceBuilder, folder: Path) -> PerfReport:
@@ -78,16 +78,12 @@ def test_device_work_of_no_known_category_is_counted_and_named(tmp_path, kind):
     assert not found.findings
 
 
-@pytest.mark.parametrize("category", ["", "my_tool"])
-def test_marks_on_the_host_withhold_nothing(tmp_path, category):
-    builder = host_run().host(category, "my range", 100, 100)
-    assert report(builder, tmp_path).ranks[0].breakdown.category("host_other").share is not None
-
-
-@pytest.mark.parametrize("category", ["Trace", "gpu_user_annotation", "cuda_sync", "overhead"])
-def test_events_about_other_events_withhold_nothing(tmp_path, category):
-    builder = host_run().event(ph="X", cat=category, name="about", pid="Spans", tid=0, ts=0, dur=3000)
-    assert report(builder, tmp_path).ranks[0].problems.unread_events == 0
+@pytest.mark.parametrize("category", ["", "my_tool", "Trace", "gpu_user_annotation", "cuda_sync", "overhead"])
+def test_marks_on_the_host_and_events_about_other_events_withhold_nothing(tmp_path, category):
+    pid = PID if category in ("", "my_tool") else "Spans"
+    found = report(host_run().event(ph="X", cat=category, name="mine", pid=pid, tid=0, ts=0, dur=3000), tmp_path)
+    assert found.ranks[0].problems.unread_events == 0
+    assert found.ranks[0].breakdown.category("host_other").share is not None
 
 
 def test_known_device_work_beside_unknown_events_is_shown(tmp_path):

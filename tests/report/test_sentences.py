@@ -1,5 +1,3 @@
-import io
-
 from msgspec.structs import replace
 
 import lightning_perf
@@ -9,6 +7,7 @@ from lightning_perf.report.sentences import trust_line, who_waits
 from lightning_perf.run_files.captures import RecordedWindow
 from lightning_perf.statistics.exact import Ratio
 from tests.findings.recordings import training
+from tests.report.support import rendered
 
 SOUND = Trust(5, 0, 0, 900, 0, 0, 0)
 
@@ -27,10 +26,9 @@ def test_what_is_missing_is_counted() -> None:
         "4 of 5 steps complete, 12 events lost, 1 recording cut short, no device work in 2 recordings of a GPU's run, "
         "99.0 % of 1,000 kernels have their launch."
     )
-
-
-def test_a_recording_without_step_marks_has_no_steps_to_count() -> None:
-    assert trust_line(Trust(0, 0, 0, 0, 0, 0, 0)) == "No event lost."
+    assert trust_line(Trust(0, 0, 0, 0, 0, 0, 0)) == "No event lost."  # without step marks
+    line = trust_line(replace(SOUND, cost_ns=120_000_000, cost_share=0.012, analysis_ns=2_000_000_000))
+    assert line.endswith("The profiler cost 120 ms, 1.2 % of the steps' time. The analysis took 2.00 s.")
 
 
 def test_whether_the_step_time_came_back() -> None:
@@ -42,16 +40,8 @@ def test_whether_the_step_time_came_back() -> None:
         line = trust_line(replace(SOUND, windows=(window(1.05, returned),)))
         assert "Steps under the profiler took 1.10×" in line
         assert f"{words}: 1.05× (95 % CI 1.04× to 1.06×)." in line
-
-
-def test_the_worst_scheduled_window_speaks() -> None:
-    windows = (window(1.0, True), window(1.2, False), window(1.9, False, "slow-step-9"))
-    assert "did not recover: 1.20×" in trust_line(replace(SOUND, windows=windows))
-
-
-def test_costs() -> None:
-    line = trust_line(replace(SOUND, cost_ns=120_000_000, cost_share=0.012, analysis_ns=2_000_000_000))
-    assert line.endswith("The profiler cost 120 ms, 1.2 % of the steps' time. The analysis took 2.00 s.")
+    worst = (window(1.0, True), window(1.2, False), window(1.9, False, "slow-step-9"))  # of the scheduled ones
+    assert "did not recover: 1.20×" in trust_line(replace(SOUND, windows=worst))
 
 
 WORK = Straggler(5, "host_compute", 1_376_000.0, 0.25)
@@ -78,25 +68,16 @@ def test_work_and_waits_may_name_two_ranks():
     )
     (alone,) = who_waits(replace(EVEN, awaited=replace(awaited, late_ns=None)))
     assert alone == "In collectives the others wait longest for rank 7: 5.08 ms per step, 75.9 % of all waits."
-
-
-def test_equal_ranks_are_said_to_be_equal_as_far_as_they_were_read():
     assert who_waits(EVEN) == ("No rank keeps the others waiting.",)
-    assert who_waits(replace(EVEN, missing_ranks=(3,))) == (
-        "None of the ranks that were read keeps the others waiting.",
-    )
-
-
-def test_one_rank_waits_for_nobody_that_is_known():
-    assert who_waits(None) == ()
-    assert who_waits(replace(EVEN, ranks=(RANK,))) == ()
+    missing = replace(EVEN, missing_ranks=(3,))
+    assert who_waits(missing) == ("None of the ranks that were read keeps the others waiting.",)
+    assert who_waits(None) == who_waits(replace(EVEN, ranks=(RANK,))) == ()
 
 
 def test_findings_say_whose_they_are_where_there_are_several(tmp_path):
     def findings() -> list[str]:
-        file = io.StringIO()
-        lightning_perf.analyze(tmp_path).print(file=file, width=120)
-        return [line for line in file.getvalue().splitlines() if line.startswith("1. ")]
+        lines = rendered(lightning_perf.analyze(tmp_path)).splitlines()
+        return [line for line in lines if line.startswith("1. ")]
 
     training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json")
     (alone,) = findings()

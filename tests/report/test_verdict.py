@@ -1,6 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
+from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.fit_time import FitGroup
 from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.findings.finding import Finding, Problem, SavingRange, Severity, make_finding
@@ -24,6 +25,35 @@ def test_where_why_and_next() -> None:
     )
     assert "num_workers=4" in verdict.next
     assert verdict.next.endswith("Estimated saving: up to 2.50 ms per step (20.0 %).")
+
+
+CUT_OFF = analysis(training())
+CUT_OFF = replace(CUT_OFF, breakdown=replace(CUT_OFF.breakdown, averages_cut_steps=True))
+
+
+@pytest.mark.parametrize(
+    ("lead", "where"),
+    [
+        (None, "Nothing was recorded."),
+        (analysis(training().rank(3, 8)), "A step takes 10.0 ms on rank 3"),
+        (CUT_OFF, "The recorded part of a step takes"),
+        (analysis(TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 90)), "A step takes 100 µs (one recorded): 90.0 %"),
+        (
+            analysis(TraceBuilder().step(1, 0, 100).runtime("cudaMalloc", 0, 80).kernel("k", 90, 10)),
+            "A step takes 100 µs (one recorded): 80.0 % asks the driver for memory",
+        ),
+    ],
+)
+def test_where_the_time_goes(lead: RankAnalysis | None, where: str) -> None:
+    assert judge(lead, (), None).where.startswith(where)
+
+
+def test_without_findings_the_largest_operator_is_named_if_it_has_time_on_the_device() -> None:
+    verdict = judge(analysis(training()), (), None)
+    assert verdict.why == "No rule found time that a known change would save."
+    assert verdict.next.endswith("aten::mm takes most, 9.98 ms per step.")
+    replayed = analysis(TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 5).kernel("replayed", 0, 95))
+    assert "takes most" not in judge(replayed, (), None).next
 
 
 @pytest.mark.parametrize(
@@ -68,43 +98,12 @@ def test_findings_that_are_held_back_come_after_those_of_the_fit() -> None:
     assert judge(lead, (), None, held_back=held).next == held[0].reason
 
 
-def test_a_healthy_training_is_told_what_is_left() -> None:
-    verdict = judge(analysis(training()), (), None)
-    assert verdict.why == "No rule found time that a known change would save."
-    assert verdict.next.endswith("aten::mm takes most, 9.98 ms per step.")
-
-
-def test_an_operator_without_time_on_the_device_takes_nothing_most() -> None:
-    lead = analysis(TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 5).kernel("replayed", 0, 95))
-    assert "takes most" not in judge(lead, (), None).next
-
-
-def test_the_part_that_a_category_is_made_of_is_named() -> None:
-    builder = TraceBuilder().step(1, 0, 100).runtime("cudaMalloc", 0, 80).kernel("k", 90, 10)
-    assert "80.0 % asks the driver for memory" in judge(analysis(builder), (), None).where
-
-
 def test_a_cause_of_little_is_not_passed_off_as_the_reason() -> None:
     lead = analysis(training(fetch_us=2500))
     (found,) = find([lead])
     assert judge(lead, [found], None).why.startswith("Input-bound")
     why = judge(lead, [replace(found, severity="low")], None).why
     assert why.startswith("A known change would save little. The most: Input-bound")
-
-
-def test_one_step_is_no_mean() -> None:
-    builder = TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 90)
-    assert judge(analysis(builder), (), None).where.startswith("A step takes 100 µs (one recorded): 90.0 %")
-
-
-def test_the_rank_is_named_in_a_run_of_several() -> None:
-    assert judge(analysis(training().rank(3, 8)), (), None).where.startswith("A step takes 10.0 ms on rank 3")
-
-
-def test_steps_that_the_recording_cut_off_are_not_called_whole() -> None:
-    lead = analysis(training())
-    cut = replace(lead, breakdown=replace(lead.breakdown, averages_cut_steps=True))
-    assert judge(cut, (), None).where.startswith("The recorded part of a step takes")
 
 
 def test_step_times_alone() -> None:
@@ -124,22 +123,13 @@ def test_the_median_without_the_profiler_comes_first_if_it_is_of_the_rank() -> N
         assert judge(lead, (), other).where.startswith("A step takes 10.0 ms on rank 3 (mean of 4): ")
 
 
-def test_nothing_at_all() -> None:
-    assert judge(None, (), None).where == "Nothing was recorded."
-
-
-def test_a_saving_with_equal_bounds_is_one_figure() -> None:
-    (finding,) = find([analysis(training(fetch_us=2500))])
-    assert saving_text(replace(finding, saving_low_ms=2.5, saving_high_ms=2.5), None) == (
-        "Estimated saving: 2.50 ms per step."
-    )
-    assert saving_text(replace(finding, saving_low_ms=None), None) == ""
-
-
 def test_a_saving_says_what_it_is_of() -> None:
     lead = analysis(training(fetch_us=2500))  # steps of 12.5 ms
     (finding,) = find([lead])
     assert finding.step_ms == 12.5
+    equal = replace(finding, saving_low_ms=2.5, saving_high_ms=2.5)
+    assert saving_text(equal, None) == "Estimated saving: 2.50 ms per step."
+    assert saving_text(replace(finding, saving_low_ms=None), None) == ""
     saving = replace(finding, saving_low_ms=0.0, saving_high_ms=2.5)
     assert saving_text(saving, lead) == "Estimated saving: up to 2.50 ms per step (20.0 %)."
     unmarked = replace(lead, breakdown=replace(lead.breakdown, marked=False))

@@ -13,6 +13,7 @@ from lightning_perf.run_files.captures import CAPTURES, WINDOWS, CaptureRecord, 
 from lightning_perf.run_files.jsonl import RankLog
 from lightning_perf.run_files.numerics.precision import (
     Fp32Arithmetic,
+    NumericsDrift,
     PrecisionSetting,
     RunPrecision,
     read_precision,
@@ -156,19 +157,16 @@ PRECISION_CONTENT = (
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_a_log_is_written_and_read_as_before(tmp_path: Path, name: str) -> None:
-    log, _, values, content = LOGS[name]
-    for value in values:
-        log.append(log.path(tmp_path, 3), value)
-    assert (tmp_path / name).read_bytes() == content
-    assert log.paths(tmp_path) == [tmp_path / name]
-    assert log.read(tmp_path / name) == tuple(values)
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_a_log_of_a_killed_and_of_a_resumed_run(tmp_path: Path, name: str) -> None:
+def test_a_log_is_written_and_read_as_before_also_that_of_a_killed_and_of_a_resumed_run(
+    tmp_path: Path, name: str
+) -> None:
     log, what, values, content = LOGS[name]
     path = log.path(tmp_path, 3)
+    for value in values:
+        log.append(path, value)
+    assert log.paths(tmp_path) == [path] == [tmp_path / name]
+    assert path.read_bytes() == content
+    assert log.read(path) == tuple(values)
     path.write_bytes(content[:-9])
     assert log.read(path) == tuple(values[:-1])
     log.append(path, values[0])
@@ -197,19 +195,18 @@ def test_a_journal_is_written_as_before(tmp_path: Path, monkeypatch: pytest.Monk
     assert journal.read_block(tmp_path, 1).done
 
 
+def drift(mixed: list[float], fp32: list[float], end: float, seeds: list[float]) -> NumericsDrift:
+    return judge_drift(
+        precision="16-mixed", mixed_losses=mixed, fp32_losses=fp32, mixed_end=end, fp32_end=2.0, seed_ends=seeds
+    )
+
+
 def test_precision_is_written_and_read_as_before(tmp_path: Path) -> None:
     precision = RunPrecision(
         PrecisionSetting("16-mixed", "16-mixed", True, True, ("fc",), Fp32Arithmetic(True, False, True), "a note"),
         summarize_loss_scale([ScaleEvent("start", 0, 65536.0, 0, 0), ScaleEvent("end", 9, 65536.0, 10, 1000)]),
         tabulate_underflow([GradientSample(0, 1024.0, {"fc": LayerGradients("fp16", 0, 0, -16, (60, 40))}, {})]),
-        judge_drift(
-            precision="16-mixed",
-            mixed_losses=[2.5],
-            fp32_losses=[2.25],
-            mixed_end=2.5,
-            fp32_end=2.0,
-            seed_ends=[2.0] * 4,
-        ),
+        drift([2.5], [2.25], 2.5, [2.0] * 4),
     )
     write_precision(tmp_path, precision)
     assert (tmp_path / "precision.json").read_bytes() == PRECISION_CONTENT
@@ -255,16 +252,10 @@ def test_the_name_of_fp32(device: bool, matmul: bool, convolution: bool, text: s
 
 def test_diverged_losses_are_read_back(tmp_path: Path) -> None:
     setting = PrecisionSetting("16-mixed", None, False, True, (), Fp32Arithmetic(True, False, True))
-    drift = judge_drift(
-        precision="16-mixed",
-        mixed_losses=[2.5, float("nan")],
-        fp32_losses=[2.5, float("inf")],
-        mixed_end=float("nan"),
-        fp32_end=2.0,
-        seed_ends=[2.0, 2.1, float("inf"), 2.0],
-    )
-    assert drift.mixed_losses == (2.5, None)
-    assert (drift.mixed_end, drift.expected_low) == (None, None)
-    precision = RunPrecision(setting, numerics=drift)
+    nan, inf = float("nan"), float("inf")
+    found = drift([2.5, nan], [2.5, inf], nan, [2.0, 2.1, inf, 2.0])
+    assert found.mixed_losses == (2.5, None)
+    assert (found.mixed_end, found.expected_low) == (None, None)
+    precision = RunPrecision(setting, numerics=found)
     write_precision(tmp_path, precision)
     assert read_precision(tmp_path / "precision.json") == precision

@@ -81,6 +81,18 @@ def test_a_framed_table_has_its_title_and_a_line_before_it() -> None:
     ]
 
 
+def test_a_title_is_one_line_however_narrow_its_table_is() -> None:
+    title = "Differences that make the comparison unfair"
+    assert console_text([table(("", "a"), [("x", "1")], title)], 60).splitlines()[0] == title
+
+
+@pytest.mark.parametrize("width", range(30, 60))
+def test_a_line_with_wide_characters_loses_nothing(width: int) -> None:
+    text = "名 前 is faster than 名: step time −4.4 % (95 % interval −5.7 % to −3.1 %), a speed-up of 1.046."
+    shown = console_text([Line(text, label="Verdict")], width)
+    assert " ".join(shown.split()) == f"Verdict {text}"
+
+
 def test_a_table_without_rows_is_left_out() -> None:
     assert console_text([table(("a", "b"), []), table(("a", "b"), [], "Title"), *listing([]), *rest(0, "row")]) == ""
 

@@ -13,19 +13,16 @@ from werkzeug.wrappers import Request, Response
 
 from lightning_perf.documents import page_json
 from lightning_perf.lazy_imports import install_command
-from lightning_perf.page.html import plotly_file
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.cache import BESIDE
-from lightning_perf.tensorboard.queue import Done, Failed, Working
+from lightning_perf.tensorboard.queue import Answer, Done, Failed, Working
 from lightning_perf.tensorboard.routes import (
-    CHARTS,
     RefusalError,
     answer_data,
     answer_stream,
     get_only,
-    page_assets,
     perfetto_assets,
 )
 from tests.page.tradeoff_sample import hand_made_tradeoff
@@ -58,6 +55,7 @@ def test_missing_extras_are_notes(logdir: Path, nothing_installed: None) -> None
     assert install_command("view") in tab.json("perfetto/index.html", 404, testing=1)["message"]
     assert install_command("view") in tab.json("static/plotly.min.js", 404)["message"]
     assert [note.split(":")[0] for note in notes] == ["Charts need plotly", "The timeline needs Perfetto's UI"]
+    assert tab.get("index.html").status_code == 200
 
 
 def test_several_folders_and_none(logdir: Path) -> None:
@@ -82,19 +80,27 @@ def test_a_report_is_that_of_the_command_and_is_kept_beside_the_data(logdir: Pat
     assert tab.names() == ["fit"]  # what is kept is no run itself
 
 
-def test_work_in_progress_is_a_202_with_how_far_it_is(logdir: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "status", "expected"),
+    [
+        (Working(0.25, "reading traces"), 202, {"state": "working", "done": 0.25, "message": "reading traces"}),
+        (Failed("no luck", 422), 422, {"state": "failed", "message": "no luck"}),
+        (Failed("no luck", 500), 500, {"state": "failed", "message": "no luck"}),
+        (
+            Done(),
+            422,
+            {
+                "state": "failed",
+                "message": "The result was removed as soon as it was made. Does another program clean the cache?",
+            },
+        ),
+    ],
+)
+def test_answers_of_the_queue(logdir: Path, answer: Answer, status: int, expected: dict[str, object]) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir, StubQueue(Working(0.25, "reading traces")))
-    expected = {"state": "working", "done": 0.25, "message": "reading traces"}
-    assert tab.json("data/report", 202, run="fit") == expected
-    assert tab.json("data/diff", 202, run="fit", other="fit") == expected
-
-
-@pytest.mark.parametrize("status", [422, 500])
-def test_a_failure_says_why(logdir: Path, status: int) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir, StubQueue(Failed("no luck", status)))
-    assert tab.json("data/report", status, run="fit") == {"state": "failed", "message": "no luck"}
+    tab = asker(logdir, StubQueue(answer))
+    for address, arguments in (("data/report", {}), ("data/diff", {"other": "fit"})):
+        assert tab.json(address, status, run="fit", **arguments) == expected
 
 
 def test_an_unreadable_trace_is_a_failure_that_names_it(logdir: Path) -> None:
@@ -103,15 +109,6 @@ def test_an_unreadable_trace_is_a_failure_that_names_it(logdir: Path) -> None:
     answer = asker(logdir).json("data/report", 422, run="fit")
     assert answer["state"] == "failed"
     assert f"{logdir}/fit/a.pt.trace.json" in answer["message"]
-
-
-def test_a_diff_is_that_of_the_command(logdir: Path) -> None:
-    for name, kernel_us in (("a", 40), ("b", 60)):
-        write_trace(logdir / name / "x.pt.trace.json", kernel_us=kernel_us)
-    answer = asker(logdir).json("data/diff", run="a", other="b")
-    compared = analyze(logdir / "a").diff(analyze(logdir / "b"))
-    changes = [row[3]["value"] for row in answer["parts"]["diff_kernels"][-1]["rows"]]
-    assert sum(changes) == compared.diff.kernels.change_ns == 20_000  # type: ignore[union-attr]
 
 
 def test_what_cannot_be_compared_is_said(logdir: Path) -> None:
@@ -170,12 +167,6 @@ def test_a_trace_is_streamed_as_it_is(logdir: Path) -> None:
     assert asker(logdir).get("trace", run="fit", file=2).status_code == 404
 
 
-def test_documents_removed_while_they_are_asked_for(logdir: Path) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    answer = asker(logdir, StubQueue(Done())).json("data/report", 422, run="fit")
-    assert "removed as soon as it was made" in answer["message"]
-
-
 def test_the_tab_goes_on_to_the_page(logdir: Path) -> None:
     tab = asker(logdir)
     listing = tab.client.get("/data/plugins_listing").json
@@ -195,7 +186,9 @@ def test_the_page_refers_to_files_that_are_there(logdir: Path) -> None:
     named = [part.split('"')[0] for part in page.text.split('="')[1:] if part.startswith("static/")]
     assert named
     assert "static/timeline/timeline.js" in named  # modules are asked for at once, and not as one imports the other
-    assert {name: tab.get(name).status_code for name in named} == dict.fromkeys(named, 200)
+    got = {name: tab.get(name) for name in named}
+    assert {name: response.status_code for name, response in got.items()} == dict.fromkeys(named, 200)
+    assert got["static/timeline/timeline.js"].content_type == "text/javascript; charset=utf-8"
 
 
 def test_perfetto_and_its_workers_run_under_a_policy_of_their_own(
@@ -236,6 +229,9 @@ def test_a_finished_report_gives_step_time_and_verdict(logdir: Path) -> None:
     (row,) = tab.json("data/runs")["runs"]
     assert row["step_ns"] == report["ranks"][report["lead"]]["breakdown"]["wall"]["mean_ns"]
     assert row["verdict"] == (report["findings"] or [{"title": report["verdict"]["where"]}])[0]["title"]
+    (summary,) = logdir.rglob("*.summary")
+    summary.write_bytes(b"{")
+    assert asker(logdir).json("data/runs")["runs"][0]["verdict"] is None
 
 
 def test_the_median_without_the_profiler_is_the_step_time_of_a_run(logdir: Path) -> None:
@@ -246,15 +242,6 @@ def test_the_median_without_the_profiler_is_the_step_time_of_a_run(logdir: Path)
     tab.json("data/report", run="fit")
     (row,) = tab.json("data/runs")["runs"]
     assert row["step_ns"] == 90_000
-
-
-def test_a_damaged_summary_is_left_out(logdir: Path) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir)
-    tab.json("data/report", run="fit")
-    (summary,) = logdir.rglob("*.summary")
-    summary.write_bytes(b"{")
-    assert asker(logdir).json("data/runs")["runs"][0]["verdict"] is None
 
 
 def test_a_run_right_inside_the_log_directory_has_its_name(logdir: Path) -> None:
@@ -299,7 +286,9 @@ def test_a_stream_is_as_long_as_the_file_is_now_and_closed_in_the_end() -> None:
     with Client(get_only(lambda request: answer_stream(stream, "a.json"))).get("/") as response:
         assert response.content_length == 1_000_000
         assert len(response.data) == 1_000_000
-        assert response.headers["Content-Disposition"] == "attachment; filename*=UTF-8''a.json"
+    assert stream.closed
+    stream = BytesIO(b"x" * 1_000_000)  # for a reader that leaves early
+    Client(get_only(lambda request: answer_stream(stream, "a.json"))).get("/", buffered=False).close()
     assert stream.closed
 
 
@@ -319,24 +308,3 @@ def test_any_file_name_fits_into_its_header(name: str) -> None:
     assert header.isascii()
     assert not set(header) & set('"<>\r\n')
     assert unquote(header.removeprefix("attachment; filename*=UTF-8''")) == name
-
-
-def test_a_reader_that_leaves_early_closes_the_stream() -> None:
-    stream = BytesIO(b"x" * 1_000_000)
-    response = Client(get_only(lambda request: answer_stream(stream, "a.json"))).get("/", buffered=False)
-    response.close()
-    assert stream.closed
-
-
-def test_the_page_s_files_have_types_that_browsers_run() -> None:
-    assets = page_assets()
-    assert assets["index.html"].content_type == "text/html; charset=utf-8"
-    assert assets["app/main.js"].content_type == "text/javascript; charset=utf-8"
-    assert all(asset.path.is_file() for asset in assets.values())
-
-
-def test_without_the_extra_there_are_no_charts_and_no_timeline(nothing_installed: None) -> None:
-    assert plotly_file() is None
-    assert CHARTS not in page_assets()
-    assert "index.html" in page_assets()
-    assert perfetto_assets() == {}

@@ -127,7 +127,7 @@ def test_a_run_that_has_stopped_writing_is_marked_and_a_damaged_file_is_named(tm
     assert "steps.rank1.jsonl: line 1 is no step sample" in shown
 
 
-def test_the_newest_run_is_found(tmp_path: Path) -> None:
+def test_the_newest_run_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert find_newest_log(tmp_path) is None
     for age, name in enumerate(["new", "old", ".hidden"]):
         (tmp_path / name).mkdir()
@@ -135,6 +135,8 @@ def test_the_newest_run_is_found(tmp_path: Path) -> None:
         if name != ".hidden":
             os.utime(STEPS.path(tmp_path / name, 0), (1e9 - age, 1e9 - age))
     assert find_newest_log(tmp_path) == tmp_path / "new"
+    assert main(["top", str(tmp_path)]) == 0
+    assert str(tmp_path / "new") in "".join(capsys.readouterr().out.split())
 
 
 def test_one_frame_without_a_terminal_and_without_torch(tmp_path: Path) -> None:

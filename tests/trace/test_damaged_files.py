@@ -197,7 +197,7 @@ def test_every_cut_of_a_file_is_read_or_refused(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is empty"),
-    "blanks": (b"  \n ", "holds only blanks"),
+    "blanks": (b"  \n ", "blank, cut off or damaged"),
     "text": (b"hello", "is not JSON"),
     "a number": (b"42", "is not JSON"),
     "an object that is no trace": (b'{"a": 1}', "traceEvents"),
@@ -207,7 +207,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "another tool's trace": (b'{"traceEvents": [{"ph": "X", "cat": "toplevel", "ts": 1, "dur": 1}]}', "no event"),
     "zip": (b"PK\x03\x04....", "a zip archive"),
     "bzip2": (bz2.compress(b"{}"), "compressed with bzip2"),
-    "damaged gzip": (b"\x1f\x8b" + b"\xff" * 60, "holds only blanks"),
+    "damaged gzip": (b"\x1f\x8b" + b"\xff" * 60, "blank, cut off or damaged"),
     "binary": (bytes(range(256)) * 8, "is not JSON"),
 }
 

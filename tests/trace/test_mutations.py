@@ -1,4 +1,4 @@
-"""A quick slice of the fuzzing that ``benchmarks/reading/fuzz.py`` does at length."""
+"""A quick slice of the fuzzing that ``benchmarks.reading.fuzz`` does at length."""
 
 import gzip
 from pathlib import Path

@@ -29,30 +29,28 @@ def test_device_work_leads_to_its_call_and_the_innermost_operator() -> None:
     assert links.is_launch.tolist() == [True, False]
 
 
-def test_one_graph_launch_starts_many_kernels() -> None:
-    builder = TraceBuilder().runtime("cudaGraphLaunch", 0, 5, 9)
-    for number in range(4):
-        builder.kernel(f"k{number}", 10 + 10 * number, 5, 9)
+@pytest.mark.parametrize(
+    ("builder", "calls"),
+    [
+        (  # one graph launch starts many kernels
+            TraceBuilder().runtime("cudaGraphLaunch", 0, 5, 9).kernel("a", 10, 5, 9).kernel("b", 20, 5, 9),
+            [0, 0],
+        ),
+        (  # of repeated correlations the nearest call before counts
+            TraceBuilder()
+            .runtime("cudaLaunchKernel", 0, 1, 5)
+            .kernel("a", 10, 1, 5)
+            .runtime("cudaLaunchKernel", 100, 1, 5)
+            .kernel("b", 110, 1, 5),
+            [0, 1],
+        ),
+        (TraceBuilder().runtime("cudaLaunchKernel", 10, 5, 5).kernel("a", 9.5, 1, 5), [0]),  # the clock is skewed
+    ],
+)
+def test_the_call_of_device_work(builder: TraceBuilder, calls: list[int]) -> None:
     links = builder.build().links
-    assert links.device_runtime.tolist() == [0, 0, 0, 0]
-    assert links.is_launch.tolist() == [True]
-
-
-def test_of_repeated_correlations_the_nearest_call_before_counts() -> None:
-    trace = (
-        TraceBuilder()
-        .runtime("cudaLaunchKernel", 0, 1, 5)
-        .kernel("a", 10, 1, 5)
-        .runtime("cudaLaunchKernel", 100, 1, 5)
-        .kernel("b", 110, 1, 5)
-        .build()
-    )
-    assert trace.links.device_runtime.tolist() == [0, 1]
-
-
-def test_a_skewed_clock_still_links() -> None:
-    trace = TraceBuilder().runtime("cudaLaunchKernel", 10, 5, 5).kernel("a", 9.5, 1, 5).build()
-    assert trace.links.device_runtime.tolist() == [0]
+    assert links.device_runtime.tolist() == calls
+    assert links.is_launch.all()
 
 
 def test_without_a_correlation_nothing_links() -> None:

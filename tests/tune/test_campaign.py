@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from lightning_perf.tune import pairs
+from lightning_perf.tune import campaign, pairs
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.levers.lever import Machine, Setting
 from lightning_perf.tune.levers.registry import LEVERS
 from lightning_perf.tune.messages import Prediction, Profile, Ready, Scouted, Window
+from lightning_perf.tune.patches.patch import Patch
 from lightning_perf.tune.result import Outcome, TuneResult
 from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.workers.process import WorkerExitError, WorkerFailureError, WorkerTimeoutError
+from lightning_perf.workers.script import Script
 
 STEP_S = 0.1
 
@@ -381,6 +383,24 @@ def test_an_interrupt_of_the_last_measurement_keeps_the_rows(planted):
     assert result.combined.value == pytest.approx(0.5, rel=0.01)
     assert "The change of bf16-mixed is that of its last confirming pair." in result.notes
     assert planted.alive == 0
+
+
+def test_an_interrupt_of_the_check_of_a_patch_ends_it(planted, monkeypatch, tmp_path):
+    planted.factors = {"bf16-mixed": 0.5}
+    runs = []
+
+    def run_in_copy(*_):
+        runs.append(None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign, "run_in_copy", run_in_copy)
+    monkeypatch.setattr(campaign, "find_patch", lambda *given: [given[-1]({}) for _ in range(4)] and Patch("", ()))
+    (tmp_path / "train.py").touch()
+    settings = TuneSettings(levers=("bf16-mixed",), minutes=60, rounds=8, window_s=1.0)
+    result = run_campaign(Script((str(tmp_path / "train.py"),)), settings, lambda _: None)
+    assert result.kept == ("bf16-mixed",)
+    assert result.interrupted
+    assert len(runs) == 1
 
 
 def test_a_resumed_tuning_tries_the_rest_on_top_of_what_was_kept(planted):

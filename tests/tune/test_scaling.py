@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from scipy import stats
 
 from lightning_perf.cli import main
+from lightning_perf.trace.description import Processor
 from lightning_perf.tune import device_counts
 from lightning_perf.tune.device_counts import measure_scaling
-from lightning_perf.tune.errors import TrialError, TuneError
-from lightning_perf.tune.messages import Measured
+from lightning_perf.tune.errors import OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.scaling import CAUSES, SCHEMA_VERSION, Run, ScalingResult, account_for, compare_counts
 from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.tune.training import Training
@@ -27,8 +27,8 @@ from tests.tune.trainings import TRAINER, Data, Tiny
 MS = 1e6
 
 
-def report(exposed_ms, waits_ms, *, step_ms=40, input_ms=(1, 2, 3, 4), host_ms=None):
-    """A report of ranks with these exposed collectives and waits in them, in milliseconds per step."""
+def report(exposed_ms, waits_ms, core_waits_ms, *, step_ms=40, input_ms=(1, 2, 3, 4), host_ms=None):
+    """A report of ranks with these exposed collectives, waits in them, and waits for a core, in ms per step."""
     devices = len(exposed_ms)
     rows = [SimpleNamespace(name=name, mean_ns=value * MS) for name, value in (host_ms or {}).items()]
     breakdown = SimpleNamespace(averaged_steps=10, has_device=host_ms is not None, categories=rows)
@@ -36,9 +36,13 @@ def report(exposed_ms, waits_ms, *, step_ms=40, input_ms=(1, 2, 3, 4), host_ms=N
         SimpleNamespace(
             rank=rank,
             breakdown=breakdown,
+            workload=SimpleNamespace(devices=("a GPU",)),
+            metadata=SimpleNamespace(
+                processor=Processor("a CPU", threads=1, core_wait=None if core_ms is None else core_ms / step_ms)
+            ),
             communication=None if each is None else SimpleNamespace(exposed_ns=0, host_exposed_ns=10 * each * MS),
         )
-        for rank, each in enumerate(exposed_ms)
+        for rank, (each, core_ms) in enumerate(zip(exposed_ms, core_waits_ms, strict=True))
     ]
     shares = [
         SimpleNamespace(rank=rank, wait_ns=None if each is None else each * MS) for rank, each in enumerate(waits_ms)
@@ -55,11 +59,7 @@ def report(exposed_ms, waits_ms, *, step_ms=40, input_ms=(1, 2, 3, 4), host_ms=N
 
 
 def parts_ms(found):
-    return [None if found.parts_ns[name] is None else found.parts_ns[name] / MS for name in CAUSES[:-1]]
-
-
-def ranks(*core_waits_ms):
-    return [Measured("cpu", "a CPU", 1, None if each is None else each * MS) for each in core_waits_ms]
+    return [found.parts_ns[name] / MS if name in found.parts_ns else None for name in CAUSES[:-1]]
 
 
 @pytest.mark.parametrize(
@@ -90,30 +90,32 @@ def ranks(*core_waits_ms):
     ],
 )
 def test_a_step_is_divided_as_the_waiting_rank_sees_it(exposed, waits, core_waits, expected):
-    found = account_for(report(exposed, waits), ranks(*core_waits))
+    found = account_for(report(exposed, waits, core_waits), len(exposed))
     assert parts_ms(found) == [None if each is None else pytest.approx(each) for each in expected]
     assert found.samples_per_s == 100.0 * len(exposed)
+    assert (found.device, found.device_name, found.threads) == ("cpu", "a CPU", 1)
 
 
 def test_on_a_device_the_host_has_a_part_and_a_wait_for_a_core_takes_nothing():
     host = {"device_compute": 20, "kernel_launch": 3, "runtime": 1, "host_compute": 2, "host_other": 4, "memcpy": 5}
-    found = account_for(report([32, 2], [30, 0], host_ms=host), ranks(9, 9))
+    found = account_for(report([32, 2], [30, 0], [9, 9], host_ms=host), 2)
     assert parts_ms(found) == [1, pytest.approx(2), pytest.approx(30), None, pytest.approx(10)]
     assert found.core_wait_ns == 9 * MS
+    assert (found.device, found.device_name) == ("gpu", "a GPU")
 
 
 def test_without_step_times_of_all_ranks_there_is_no_account():
-    made = report([32, 2], [30, 0])
+    made = report([32, 2], [30, 0], [0, 0])
     made.over_fit = None
     with pytest.raises(TrialError, match="were not timed"):
-        account_for(made, ranks(0, 0))
+        account_for(made, 2)
 
 
 def runs(rng, blocks, scale, unknown=()):
     return [
         Run(
             float(scale * rng.uniform(20, 30)) * MS,
-            {name: None if name in unknown else float(rng.uniform(0, 10)) * MS for name in CAUSES[:-1]},
+            {name: float(rng.uniform(0, 10)) * MS for name in CAUSES[:-1] if name not in unknown},
             float(rng.uniform(100, 200)),
             1,
             2 * MS,
@@ -122,13 +124,17 @@ def runs(rng, blocks, scale, unknown=()):
     ]
 
 
+def in_blocks(made):
+    return [dict(zip(made, block, strict=True)) for block in zip(*made.values(), strict=True)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("unknown", [(), ("host",), ("host", "communication", "imbalance")])
 def test_the_causes_sum_to_the_lost_time(seed, unknown):
     rng = np.random.default_rng(seed)
     blocks = int(rng.integers(2, 9))
     made = {devices: runs(rng, blocks, scale, unknown) for devices, scale in ((4, 3), (1, 1), (2, 2))}
-    base, *others = compare_counts(made)
+    base, *others = compare_counts(in_blocks(made))
     assert (base.devices, base.causes, base.lost_ms.value, base.efficiency.value) == (1, (), 0, 1)
     for count in others:
         steps, before = ([run.step_ns / MS for run in made[devices]] for devices in (count.devices, 1))
@@ -154,15 +160,20 @@ def test_the_causes_sum_to_the_lost_time(seed, unknown):
 def test_a_cause_that_one_block_lacks_is_in_the_rest():
     rng = np.random.default_rng(0)
     made = {1: runs(rng, 3, 1), 2: [*runs(rng, 2, 2), *runs(rng, 1, 2, ("communication",))]}
-    causes = {cause.name: cause.lost_ms for cause in compare_counts(made)[1].causes}
+    causes = {cause.name: cause.lost_ms for cause in compare_counts(in_blocks(made))[1].causes}
     assert causes["communication"] is None
     assert causes["rest"].n == 3
 
 
 def result():
     rng = np.random.default_rng(0)
-    counts = compare_counts({devices: runs(rng, 6, devices, ("host",)) for devices in (1, 2, 4)})
-    return ScalingResult(SCHEMA_VERSION, "0", "cpu", "a [CPU]", 2, counts, 90.0, {}, "lightning-perf tune …", "abc")
+    counts = compare_counts(in_blocks({devices: runs(rng, 6, devices, ("host",)) for devices in (1, 2, 4)}))
+    return scaling_result(counts)
+
+
+def scaling_result(counts, *, interrupted=False):
+    words = "lightning-perf tune …", "abc", interrupted
+    return ScalingResult(SCHEMA_VERSION, "0", "cpu", "a [CPU]", 2, counts, 90.0, {}, *words)
 
 
 def test_the_document_is_shown_and_read_back(capsys, monkeypatch, tmp_path):
@@ -178,13 +189,12 @@ def test_the_document_is_shown_and_read_back(capsys, monkeypatch, tmp_path):
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"launches and host work +not recorded +not recorded", text)
-    assert "share 2 logical processors, 0.5 for each" in " ".join(text.split())
+    assert "share 2 logical processors, so" in " ".join(text.split())
 
 
 def test_blocks_that_differ_too_much_prove_no_efficiency(capsys):
-    made = [Run(step_ms * MS, dict.fromkeys(CAUSES[:-1]), None, 1, None) for step_ms in (24, 165, 30, 39, 47, 43)]
-    counts = compare_counts({1: made[:3], 2: made[3:]})
-    ScalingResult(SCHEMA_VERSION, "0", "cpu", "a CPU", 2, counts, 90.0, {}, "", "").print(width=80)
+    made = [Run(step_ms * MS, {}, None, 1, None) for step_ms in (24, 165, 30, 39, 47, 43)]
+    scaling_result(compare_counts(in_blocks({1: made[:3], 2: made[3:]}))).print(width=80)
     assert "The efficiency of 2 devices is not certain" in capsys.readouterr().out
 
 
@@ -266,9 +276,58 @@ def test_two_processes_train_an_unchanged_script(tmp_path, monkeypatch):
     assert sum("a step takes" in line for line in lines) == 5
 
 
+def test_the_rank_that_fails_is_named(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN.replace("time.sleep(0.03)", "1 / 0"))
+    with pytest.raises(TuneError, match=r"^the training fails on 2 devices, in rank 1: ZeroDivisionError: division by"):
+        measure_scaling(Script((str(script),)), [2, 1], TuneSettings(minutes=10), lambda _: None)
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """A function that measures 1 and 2 devices, whose trainings raise this error after so many of them."""
+
+    def measure(trainings, error):
+        left = iter(range(trainings))
+
+        def train(_, devices, __):
+            if next(left, None) is None:
+                raise error
+            return Run(10 * devices * MS, {}, None, 1, None)
+
+        monkeypatch.setattr(device_counts._Scaling, "_train", train)
+        lines = []
+        return measure_scaling("any:thing", [1, 2], TuneSettings(minutes=10), lines.append), lines
+
+    return measure
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OutOfTimeError("more")])
+def test_complete_blocks_are_kept(error, planned):
+    found, lines = planned(2 + 2 * 4 + 1, error)
+    assert found.counts[1].step_ms.n == 4
+    assert found.interrupted == isinstance(error, KeyboardInterrupt)
+    assert lines[-1].startswith("Interrupted: the result has 4" if found.interrupted else "block 4 of 6: ")
+
+
+def test_two_blocks_are_no_result(planned):
+    with pytest.raises(TuneError, match="--minutes 10 is too little for 3 blocks: give more"):
+        planned(2 + 2 * 2, OutOfTimeError("more"))
+    with pytest.raises(KeyboardInterrupt):
+        planned(2 + 2 * 2, KeyboardInterrupt())
+
+
+def test_an_interrupted_result_is_shown_and_ends_as_interrupted(capsys, monkeypatch, tmp_path):
+    (tmp_path / "train.py").touch()
+    made = replace(result(), interrupted=True)
+    monkeypatch.setattr(device_counts, "measure_scaling", lambda *_: made)
+    assert main(["tune", "--devices", "1,2,4", "-q", str(tmp_path / "train.py")]) == 130
+    assert "Lost time per step" in capsys.readouterr().out
+
+
 def test_too_little_time_is_an_error(tmp_path, monkeypatch):
     fork_workers(monkeypatch)
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    with pytest.raises(TuneError, match=r"fails on 2 devices: it takes longer|is too little for 3 blocks: give \d"):
+    with pytest.raises(TuneError, match=r"--minutes 0\.02 is too little for 3 blocks: give "):
         measure_scaling(Script((str(script),)), [2, 1], TuneSettings(minutes=0.02), lambda _: None)

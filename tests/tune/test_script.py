@@ -140,11 +140,26 @@ def test_seeds_of_the_tuning_shift_those_of_the_script(train, tmp_path, monkeypa
             "print('no config', *'abc', sep='\\n')\nexit('usage')",
             "own.py exited with usage before its training began. Its last lines: no config | a | b | c",
         ),
+        (
+            """
+                import torch
+
+                weight = torch.ones(1, requires_grad=True)
+                optimizer = torch.optim.SGD([weight], 0.1)
+                while True:
+                    try:
+                        weight.sum().backward()
+                        optimizer.step()
+                    except BaseException:
+                        print("swallowed")
+            """,
+            "own.py trains in a loop of its own. Only a Trainer of Lightning or Hugging Face can be tuned",
+        ),
         ("open('/no/such')", "own.py failed before its training began (FileNotFoundError: [Errno 2] No such"),
     ],
 )
 def test_a_script_that_does_not_fit_says_why(source, said, tmp_path, monkeypatch):
-    (tmp_path / "own.py").write_text(source)
+    (tmp_path / "own.py").write_text(textwrap.dedent(source))
     with (
         pytest.raises(NoFitError, match=r".*") as error,
         trial_errors(),
@@ -152,6 +167,30 @@ def test_a_script_that_does_not_fit_says_why(source, said, tmp_path, monkeypatch
     ):
         worker.receive(Ready, timeout_s=300)
     assert str(error.value).startswith(said)
+
+
+LR_FIND = """
+    import lightning.pytorch as pl
+    import torch
+    from lightning.pytorch.demos.boring_classes import BoringModel
+    from lightning.pytorch.tuner import Tuner
+
+    class Net(BoringModel):
+        lr = 0.1
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), self.lr)
+
+    trainer, net = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False), Net()
+    Tuner(trainer).lr_find(net, num_training=150)
+    trainer.fit(net)
+"""
+
+
+def test_a_search_for_the_learning_rate_is_no_loop_of_the_script(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(textwrap.dedent(LR_FIND))
+    with start(tmp_path, monkeypatch, ["own.py"]) as worker:
+        assert worker.receive(Ready, timeout_s=300) == Ready()
 
 
 def make(data):

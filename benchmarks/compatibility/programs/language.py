@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.compatibility.session import Session
+from benchmarks.compatibility.session import Session, lightning_module
 
 
 def litgpt(session: Session) -> Any:
@@ -14,25 +14,17 @@ def litgpt(session: Session) -> Any:
     from litgpt import GPT, Config
     from litgpt.utils import chunked_cross_entropy
 
-    class Language(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            size = {"n_layer": 2, "n_head": 4, "n_embd": 64, "intermediate_size": 256, "block_size": 64}
-            self.gpt = GPT(Config.from_name("pythia-14m", padded_vocab_size=256, **size))
-
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:  # noqa: ARG002
-            (tokens,) = batch
-            loss: torch.Tensor = chunked_cross_entropy(self.gpt(tokens[:, :-1]), tokens[:, 1:])
-            self.log("train_loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.AdamW(self.parameters(), lr=2e-4, weight_decay=0.0, betas=(0.9, 0.95))
-            return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))]
+    def optimizers(parameters: Any) -> Any:
+        optimizer = torch.optim.AdamW(parameters, lr=2e-4, weight_decay=0.0, betas=(0.9, 0.95))
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))]
 
     pl.seed_everything(1)
+    size = {"n_layer": 2, "n_head": 4, "n_embd": 64, "intermediate_size": 256, "block_size": 64}
+    network = GPT(Config.from_name("pythia-14m", padded_vocab_size=256, **size))
+    module = lightning_module(
+        network, lambda gpt, batch: chunked_cross_entropy(gpt(batch[0][:, :-1]), batch[0][:, 1:]), optimizers
+    )
     data = torch.utils.data.TensorDataset(torch.randint(0, 256, (480, 65)))
-    module = Language()
     trainer = pl.Trainer(**session.trainer_options(max_epochs=1, accumulate_grad_batches=2, gradient_clip_val=1.0))
     trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=4))
     return module

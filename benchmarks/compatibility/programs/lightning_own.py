@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from benchmarks.compatibility.checkouts import checkout, write_mnist
-from benchmarks.compatibility.session import Session
+from benchmarks.compatibility.session import Session, lightning_module
 
 
 def lightning_transformer(session: Session) -> Any:
@@ -17,22 +17,14 @@ def lightning_transformer(session: Session) -> Any:
     import torch
     from lightning.pytorch.demos import Transformer
 
-    class Words(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Transformer(vocab_size=500, ninp=64, nhead=2, nhid=128, nlayers=2)
-
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:  # noqa: ARG002
-            words, target = batch
-            return torch.nn.functional.nll_loss(self.net(words, target), target.view(-1))
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
     pl.seed_everything(1)
+    module = lightning_module(
+        Transformer(vocab_size=500, ninp=64, nhead=2, nhid=128, nlayers=2),
+        lambda net, batch: torch.nn.functional.nll_loss(net(*batch), batch[1].view(-1)),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
     words = torch.randint(0, 500, (400, 2, 35))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(words[:, 0], words[:, 1]), batch_size=4)
-    module = Words()
     pl.Trainer(**session.trainer_options(max_epochs=1)).fit(module, loader)
     return module
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.compatibility.session import Session
+from benchmarks.compatibility.session import Session, lightning_module
 
 STEPS = 60
 BATCH = 64
@@ -49,19 +49,9 @@ def lightning_trainer(session: Session) -> Any:
 
     model, optimizer, data = _parts()
 
-    class Module(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = model
-
-        def training_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002
-            return self.network(**batch)["loss"]
-
-        def configure_optimizers(self) -> Any:
-            return optimizer
-
+    module = lightning_module(model, lambda network, batch: network(**batch)["loss"], lambda _: optimizer)
     loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
-    pl.Trainer(**session.trainer_options(max_epochs=1)).fit(Module(), loader)
+    pl.Trainer(**session.trainer_options(max_epochs=1)).fit(module, loader)
     return model
 
 

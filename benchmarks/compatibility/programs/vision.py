@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.compatibility.session import Session
+from benchmarks.compatibility.session import Session, lightning_module
 
 
 def lightly(session: Session) -> Any:
@@ -15,26 +15,16 @@ def lightly(session: Session) -> Any:
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
 
-    class SimClr(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            resnet = torchvision.models.resnet18()
-            self.backbone = torch.nn.Sequential(*list(resnet.children())[:-1])
-            self.head = SimCLRProjectionHead(512, 128, 32)
-            self.criterion = NTXentLoss()
-
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:  # noqa: ARG002
-            views = (self.head(self.backbone(view).flatten(1)) for view in batch)
-            loss: torch.Tensor = self.criterion(*views)
-            return loss
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.01)
-
     pl.seed_everything(1)
+    backbone = torch.nn.Sequential(*list(torchvision.models.resnet18().children())[:-1], torch.nn.Flatten())
+    criterion = NTXentLoss()
+    module = lightning_module(
+        torch.nn.Sequential(backbone, SimCLRProjectionHead(512, 128, 32)),
+        lambda net, views: criterion(*map(net, views)),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    )
     pictures = torch.rand(2, 160, 3, 32, 32)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*pictures), batch_size=8)
-    module = SimClr()
     pl.Trainer(**session.trainer_options(max_epochs=2)).fit(module, loader)
     return module
 
@@ -45,23 +35,14 @@ def segmentation_models(session: Session) -> Any:
     import segmentation_models_pytorch as smp
     import torch
 
-    class Segmentation(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = smp.Unet("resnet18", encoder_weights=None, classes=1)
-            self.loss = smp.losses.DiceLoss(smp.losses.BINARY_MODE)
-
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:  # noqa: ARG002
-            loss: torch.Tensor = self.loss(self.net(batch[0]), batch[1])
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.Adam(self.parameters(), lr=1e-4)
-
     pl.seed_everything(1)
+    criterion = smp.losses.DiceLoss(smp.losses.BINARY_MODE)
+    module = lightning_module(
+        smp.Unet("resnet18", encoder_weights=None, classes=1),
+        lambda net, batch: criterion(net(batch[0]), batch[1]),
+        lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
+    )
     data = torch.utils.data.TensorDataset(torch.rand(120, 3, 64, 64), torch.randint(0, 2, (120, 1, 64, 64)).float())
-    module = Segmentation()
     trainer = pl.Trainer(**session.trainer_options(max_epochs=1))
     trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=4))
     return module
@@ -73,21 +54,16 @@ def timm_classifier(session: Session) -> Any:
     import timm
     import torch
 
-    class Classifier(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = timm.create_model("mobilenetv3_small_050", pretrained=False, num_classes=10)
-
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:  # noqa: ARG002
-            return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
-            return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)]
+    def optimizers(parameters: Any) -> Any:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)]
 
     pl.seed_everything(1)
+    network = timm.create_model("mobilenetv3_small_050", pretrained=False, num_classes=10)
+    module = lightning_module(
+        network, lambda net, batch: torch.nn.functional.cross_entropy(net(batch[0]), batch[1]), optimizers
+    )
     data = torch.utils.data.TensorDataset(torch.rand(320, 3, 64, 64), torch.randint(0, 10, (320,)))
-    module = Classifier()
     options = session.trainer_options(max_epochs=1, accumulate_grad_batches=2, gradient_clip_val=1.0)
     pl.Trainer(**options).fit(module, torch.utils.data.DataLoader(data, batch_size=4))
     return module

@@ -155,11 +155,13 @@ def launches(trace: Trace) -> Launches | None:
     started_by = call_of[first]
     delay = trace.device.start_ns[kernels[first]] - trace.runtime.start_ns[started_by]
     short = duration < SHORT_KERNEL_NS
+    sets = host_sets(trace)
+    _, _, exposed, _ = exclusive_ns((device_busy(trace), sets["input"], sets["kernel_launch"]), starts, ends)
     return Launches(
         steps=int(averaged.sum()),
         calls=int(calls.sum()),
         call_ns=int(trace.runtime.duration_ns[calls].sum()),
-        exposed_ns=_exposed_ns(trace, starts, ends),
+        exposed_ns=int(exposed.sum()),
         delay=_delay(delay),
         queue=queue_depth(trace, ran, wall_ns),
         graphs=_graphs(trace, calls),
@@ -189,12 +191,6 @@ def _lost_work(trace: Trace) -> BoolArray:
         depth = np.cumsum(change)
         lost[rows[depth - min(0, int(depth.min())) > 0]] = False  # one that began before the recording counts too
     return lost
-
-
-def _exposed_ns(trace: Trace, starts: Int64Array, ends: Int64Array) -> int:
-    sets = host_sets(trace)
-    _, _, exposed, _ = exclusive_ns((device_busy(trace), sets["input"], sets["kernel_launch"]), starts, ends)
-    return int(exposed.sum())
 
 
 def _delay(delay: Int64Array) -> LaunchDelay | None:

@@ -17,6 +17,7 @@ from lightning_perf.analysis.intervals import (
     in_averaged_steps,
     merge,
     subtract,
+    sum_by,
     union,
 )
 from lightning_perf.analysis.steps.breakdown import (
@@ -166,9 +167,7 @@ def pauses(trace: Trace) -> Pauses | None:
     found = []
     for phase in np.unique(of_phase).tolist():
         rows = np.flatnonzero(of_phase == phase)
-        per_step = np.zeros(len(steps), dtype=np.int64)
-        np.add.at(per_step, of_step[rows], piece_end[rows] - piece_start[rows])
-        time_ns = per_step[averaged]
+        time_ns = sum_by(of_step[rows], piece_end[rows] - piece_start[rows], len(steps))[averaged]
         pieces = [(int(piece_start[row]), int(piece_end[row])) for row in rows]
         after, before = _neighbours(trace, pieces)
         found.append(

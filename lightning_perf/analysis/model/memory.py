@@ -172,7 +172,7 @@ def find_alive(
     trace: Trace, blocks: Blocks, moment: int
 ) -> tuple[tuple[AliveBlocks, ...], tuple[ModuleActivations, ...]]:
     """Return the blocks alive after an event, and the activations among them by module."""
-    rows = blocks.alive_at(moment)
+    rows = np.flatnonzero((blocks.born <= moment) & (blocks.died > moment))
     places = find_places(trace, blocks, rows)
     sums: dict[tuple[str | None, MemoryCategory, str | None, str | None], list[int]] = defaultdict(lambda: [0, 0])
     of_module: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])

@@ -53,10 +53,6 @@ class Blocks(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.born)
 
-    def alive_at(self, position: int) -> Int64Array:
-        """Return the rows of the blocks that are alive after the event at a position."""
-        return np.flatnonzero((self.born <= position) & (self.died > position))
-
     def level(self, events: int, which: BoolArray | None = None) -> Int64Array:
         """Return the bytes alive after each event."""
         rows = slice(None) if which is None else which

@@ -10,7 +10,15 @@ from msgspec import Struct
 
 from lightning_perf.analysis.intervals import averaged_steps, averaged_time, in_averaged_steps, sum_by
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
-from lightning_perf.trace.indexing import at_rows, distinct, enclosing_rows, innermost_marked, parent_rows, self_ns
+from lightning_perf.trace.indexing import (
+    at_rows,
+    distinct,
+    enclosing_rows,
+    innermost_marked,
+    parent_rows,
+    self_ns,
+    with_children,
+)
 from lightning_perf.trace.trace import Trace
 
 
@@ -137,7 +145,7 @@ def modules(trace: Trace) -> ModuleTree | None:
         backward_node = at_rows(operator_node, owner, NO_ROW)
         placed = (backward_node >= 0) & in_averaged_steps(trace, trace.operators.start_ns)
         own_backward = sum_by(backward_node[placed], trace.operators.duration_ns[placed], size)
-        columns["backward_host_ns"] = paths.with_children(own_backward)
+        columns["backward_host_ns"] = with_children(own_backward, paths.parent)
 
     unattributed = device_ns = None
     if len(trace.device):
@@ -154,10 +162,10 @@ def modules(trace: Trace) -> ModuleTree | None:
         around = enclosing_rows(trace.runtime.at(used), calls, parents)
         forward[bare] = at_rows(paths.node_of_row, around[place], NO_ROW)
         columns["device_self_ns"] = sum_by(forward[forward >= 0], spent[forward >= 0], size)
-        columns["device_total_ns"] = paths.with_children(columns["device_self_ns"])
+        columns["device_total_ns"] = with_children(columns["device_self_ns"], paths.parent)
         if owner is not None:
             own_backward = sum_by(backward[backward >= 0], spent[backward >= 0], size)
-            columns["backward_device_ns"] = paths.with_children(own_backward)
+            columns["backward_device_ns"] = with_children(own_backward, paths.parent)
         device_ns = int(spent.sum())
         unattributed = int(spent[(forward < 0) & (backward < 0)].sum())
     return ModuleTree(
@@ -264,9 +272,11 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
     # Siblings that overlap (a thread id used twice) would make a self time negative.
     inner = paths.parent >= 0
     host_self = np.maximum(host_total - sum_by(paths.parent[inner], host_total[inner], size), 0)
-    device_total = paths.with_children(device_self)
+    device_total = with_children(device_self, paths.parent)
     calls = np.bincount(node, minlength=size)
-    kept = _most_expensive(host_total, device_total, most)
+    # A node costs at least as much as those below it, and precedes them.
+    shares = (total / max(int(total.max(initial=0)), 1) for total in (host_total, device_total))
+    kept = set(np.argsort(-np.maximum(*shares), kind="stable")[:most].tolist())
     has_device = len(device) > 0
     cost = device_total if has_device else host_total
     order = paths.depth_first(kept, lambda at: (-int(cost[at]), -int(host_total[at])))
@@ -298,12 +308,6 @@ def operator_costs(trace: Trace) -> Int64Array:
     return sum_by(trace.links.device_operator[kernels], trace.device.duration_ns[kernels], len(trace.operators))
 
 
-def _most_expensive(host: Int64Array, device: Int64Array, most: int) -> set[int]:
-    """Return the nodes with the largest shares. A node costs at least as much as those below it, and precedes them."""
-    cost = np.maximum(host / max(int(host.max(initial=0)), 1), device / max(int(device.max(initial=0)), 1))
-    return set(np.argsort(-cost, kind="stable")[:most].tolist())
-
-
 class CallPaths(Struct, frozen=True, eq=False):
     """The tree of call paths of some rows. Parents come before their children.
 
@@ -318,14 +322,6 @@ class CallPaths(Struct, frozen=True, eq=False):
     name: Int64Array
     parent: Int64Array
     depth: Int64Array
-
-    def with_children(self, own: Int64Array) -> Int64Array:
-        """Return the value of each node plus those of all nodes below it."""
-        total = own.copy()
-        for at in range(len(own) - 1, -1, -1):
-            if self.parent[at] >= 0:
-                total[self.parent[at]] += total[at]
-        return total
 
     def depth_first(self, kept: Collection[int], key: Callable[[int], Any]) -> list[int]:
         """Return nodes, each followed by those below it. Siblings ascend by their key."""

@@ -25,6 +25,7 @@ from lightning_perf.trace.indexing import (
     innermost_marked,
     parent_rows,
     self_ns,
+    with_children,
 )
 from lightning_perf.trace.trace import Trace
 
@@ -141,7 +142,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     linked = np.flatnonzero(ran & (launcher >= 0))
     device_self = sum_by(launcher[linked], device.duration_ns[linked], len(table))
     device_self_ns = sum_by(group, device_self, size)
-    device_total_ns = sum_by(group[outermost], _with_children(device_self, parents)[outermost], size)
+    device_total_ns = sum_by(group[outermost], with_children(device_self, parents)[outermost], size)
 
     active = counted | (device_self > 0)
     shapes = {} if by_shape else _calls_by_shape(trace, active, group, host_self, device_self)
@@ -201,19 +202,6 @@ def _outermost(group: _Groups, parents: Int32Array) -> BoolArray:
             still = ~same & (above >= 0)
             rows, above = rows[still], above[still]
     return outermost
-
-
-def _with_children(own: Int64Array, parents: Int32Array) -> Int64Array:
-    """Return each row's value plus those of all rows inside it."""
-    total = np.zeros_like(own)
-    at = np.flatnonzero(own).astype(np.int32)
-    amount = own[at]
-    while len(at):  # as many rounds as operators are nested
-        np.add.at(total, at, amount)
-        above = parents[at]
-        inside = above >= 0
-        at, amount = above[inside], amount[inside]
-    return total
 
 
 def _calls_by_shape(

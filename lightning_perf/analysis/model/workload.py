@@ -412,15 +412,12 @@ def anomaly_checks(trace: Trace) -> AnomalyChecks | None:
     found = below & trace.names_where(lambda name: name == _CHECK)[table.name]
     if not found.any():
         return None
+    # A node that adds a gradient to a leaf has no stack of its own.
+    with_stack = is_node & ~trace.names_where(lambda name: name.endswith("AccumulateGrad"))[table.name]
     parts = below & trace.names_where(_PARTS.__contains__)[table.name]
     return AnomalyChecks(
         steps=int(averaged_steps(trace).sum()),
         checks=int(np.count_nonzero(found)),
         check_ns=int(table.duration_ns[parts].sum()),
-        nodes=int(np.count_nonzero(is_node & ~trace.names_where(_ends_in_leaf)[table.name])),
+        nodes=int(np.count_nonzero(with_stack)),
     )
-
-
-def _ends_in_leaf(name: str) -> bool:
-    """Return whether a node adds a gradient to a leaf. Such a node has no stack of its own."""
-    return name.endswith("AccumulateGrad")

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.intervals import (
+    EMPTY,
     averaged_time,
     in_averaged_steps,
     intersect,
@@ -64,11 +65,6 @@ _TYPE_BYTES = {
 def collective_kind(name: str) -> CollectiveKind:
     """Return the type of a collective or its kernel, from its name."""
     return next((kind for kind, pattern in _KINDS if pattern.search(matched_part(name))), "other")
-
-
-def is_device_collective(name: str) -> bool:
-    """Return whether an annotation marks the call of a collective that runs on the device."""
-    return name.startswith("nccl:")
 
 
 def element_bytes(dtype: str) -> int | None:
@@ -195,6 +191,7 @@ def communication(trace: Trace) -> Communication | None:
     counted_time = averaged_time(trace)
     communication_ns = intersect(collective, counted_time).length_ns
     exposed_ns = intersect(subtract(collective, compute), counted_time).length_ns
+    alone = subtract(host_collectives(trace), union(*host_sets(trace).values())) if on_host else EMPTY
     return Communication(
         communication_ns=communication_ns,
         overlapped_ns=communication_ns - exposed_ns,
@@ -202,7 +199,7 @@ def communication(trace: Trace) -> Communication | None:
         exposed_share=share_of(trace, exposed_ns, counted_time.length_ns),
         collectives=_collectives(trace, counted),
         host_collectives=on_host,
-        host_exposed_ns=_host_exposed_ns(trace) if on_host else 0,
+        host_exposed_ns=intersect(alone, counted_time).length_ns,
     )
 
 
@@ -230,7 +227,9 @@ def _annotations(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int64Array
     inputs are the tensors that are sent. Older versions of torch record the size nowhere else.
     """
     marks = trace.annotations
-    ours = np.flatnonzero(trace.names_where(is_device_collective)[marks.name] & (marks.input_shapes > 0))
+    ours = np.flatnonzero(
+        trace.names_where(lambda name: name.startswith("nccl:"))[marks.name] & (marks.input_shapes > 0)
+    )
     call = trace.links.device_runtime[rows]
     rows, call = rows[call >= 0], call[call >= 0]
     if not len(ours) or not len(rows):
@@ -305,11 +304,6 @@ def _host_collectives(trace: Trace) -> tuple[HostCollective, ...]:
         mine = rows & (marks.name == code)
         found.append(HostCollective(trace.names[code], int(mine.sum()), int(marks.duration_ns[mine].sum())))
     return tuple(sorted(found, key=lambda row: (-row.total_ns, row.name)))
-
-
-def _host_exposed_ns(trace: Trace) -> int:
-    alone = subtract(host_collectives(trace), union(*host_sets(trace).values()))
-    return intersect(alone, averaged_time(trace)).length_ns
 
 
 Wrapper = Literal["DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import inspect
 import time
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from lightning_perf.callbacks.compilation.torch_compiler import TorchCompiler
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
-from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation, Moment
-from lightning_perf.run_files.jsonl import LogWriter
 
 MAX_COMPILATIONS = 2000
 """Compilations that a fit writes at most. A training that compiles more often has its findings already."""
@@ -25,26 +22,24 @@ class CompileMonitor(FitObserver):
     """Writes a line for each compilation. A fit that compiles nothing has no file.
 
     It looks where a step starts or training pauses, and when a compilation starts. Nothing of the training runs between
-    the end of a step and the start of the next. An error in here ends the monitor, and the training continues. Without
-    `model`, the modules that run a compiled function stay unknown.
+    the end of a step and the start of the next. An error in here ends the monitor, and the training continues. If the
+    model is not known, neither are the modules that run a compiled function.
     """
 
     consequence = "compilations are not followed any more"
 
-    def __init__(
-        self, state: FitState, *, path: Path | None, model: Any, errors: ErrorReporter, since_ns: int | None = None
-    ) -> None:
-        self._state = state
-        self._errors = errors
-        self._log = LogWriter(COMPILATIONS, path, errors.report, "compilations are no longer saved")
-        self._model = model
+    def __init__(self, context: FitContext, since_ns: int | None = None) -> None:
+        self._state = context.state
+        self._errors = errors = context.errors
+        self._log = context.writer(COMPILATIONS, "compilations are no longer saved")
+        self._model = context.loop.model
         self._functions: _ModuleFunctions | None = None
         self._moment: Moment = "before training"
         self._step: int | None = None
         self._recorded = False
         self._written = 0
         self._compiler: TorchCompiler | None = None
-        if path is not None:
+        if context.folder is not None:
             with errors.instead(self.consequence):
                 self._compiler = TorchCompiler(time.time_ns() if since_ns is None else since_ns)
         self._look()

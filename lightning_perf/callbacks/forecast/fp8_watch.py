@@ -6,19 +6,17 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from msgspec import Struct
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.formats import round_values
 from lightning_perf.callbacks.forecast.sampling import LayerHooks
 from lightning_perf.callbacks.host_copy import HostCopy, copy_scalars
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.samples import FP8, Fp8Sample, Fp8Tensor
 
 EVERY_N_STEPS = 100
@@ -76,10 +74,10 @@ class Fp8Monitor(FitObserver):
 
     consequence = "the FP8 layers are not watched any more"
 
-    def __init__(self, trainer: Trainer, layers: dict[str, Any], *, path: Path, errors: ErrorReporter) -> None:
+    def __init__(self, trainer: Trainer, layers: dict[str, Any], context: FitContext) -> None:
         self._trainer = trainer
         self._layers = layers
-        self._file = LogWriter(FP8, path, errors.report, "samples of FP8 layers are no longer saved")
+        self._file = context.writer(FP8, "samples of FP8 layers are no longer saved")
         self._hooks = LayerHooks()
         self._step: int | None = None
         self._last = -1

@@ -6,19 +6,16 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.forecast.matrices import MatrixSampler, covered_layers
 from lightning_perf.callbacks.forecast.rounding import RoundedLayer
 from lightning_perf.callbacks.forecast.sampling import ForecastBudget, LayerHooks
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
-from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.samples import FORECAST, LayerSample
 
 BUDGET = 0.01
@@ -87,21 +84,11 @@ class ForecastMonitor(FitObserver):
 
     consequence = "number formats are not forecast"
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        module: Module,
-        *,
-        path: Path,
-        errors: ErrorReporter,
-        share: float = BUDGET,
-        state: FitState | None = None,
-        expected_batches: int | None = None,
-    ) -> None:
+    def __init__(self, trainer: Trainer, module: Module, context: FitContext, share: float) -> None:
         device = trainer.strategy.root_device
         self._trainer = trainer
-        self._state = state if state is not None else FitState()
-        self._file = LogWriter(FORECAST, path, errors.report, "samples for the forecast are no longer saved")
+        self._state = context.state
+        self._file = context.writer(FORECAST, "samples for the forecast are no longer saved")
         self._budget = ForecastBudget(share, device)
         self._generator = torch.Generator(device=device)
         self._generator.manual_seed(0)
@@ -114,7 +101,9 @@ class ForecastMonitor(FitObserver):
                 "model and convolutions with several groups are left out"
             )
         self._batch = self._step = 0
-        self._next = FIRST_BATCH if expected_batches is None else max(min(FIRST_BATCH, expected_batches // 2 - 1), 0)
+        steps = context.loop.expected_steps
+        middle = FIRST_BATCH if steps is None else steps * int(trainer.accumulate_grad_batches) // 2 - 1
+        self._next = max(min(FIRST_BATCH, middle), 0)
         self._sampled: dict[str, int] = dict.fromkeys(self._layers, 0)
         self._history: dict[str, deque[_Largest]] = {name: deque(maxlen=HISTORY) for name in self._layers}
         self._warm = False

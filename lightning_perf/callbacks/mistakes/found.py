@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,11 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from lightning_perf.callbacks.error_reporter import show_warning
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
-
-_logger = logging.getLogger("lightning_perf")
 
 _TRAINER = ("trainer/call.py", "trainer\\call.py")
 """Ends of the path of Lightning's module that calls all hooks."""
@@ -98,10 +95,7 @@ class FoundMistakes:
             f"Mixed precision: {mistake.title}{mistake.where}. Fix: {mistake.action} "
             f"(lightning-perf explain {mistake.kind})"
         )
-        try:
-            warnings.warn(message, UserWarning, stacklevel=2)
-        except UserWarning:  # even if the user has turned warnings into errors
-            _logger.warning(message)
+        show_warning(message, UserWarning)
 
 
 def layer_names(module: Module) -> dict[int, str]:

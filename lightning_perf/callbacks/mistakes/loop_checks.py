@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -91,16 +91,11 @@ class LoggedValues:
     def start(self) -> None:
         """Start to note places."""
         if not self._wrapped.active:
-            self._wrapped.wrap(self._module, "log", self._noting)
+            self._wrapped.listen(self._module, "log", self._note)
 
-    def _noting(self, log: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(*args: Any, **kwargs: Any) -> Any:
-            name = args[0] if args else kwargs.get("name")
-            if isinstance(name, str) and name not in self.places:
-                self.places[name] = user_place(self._found.layers)[1]
-            return log(*args, **kwargs)
-
-        return noting
+    def _note(self, name: Any = None, *_: Any, **__: Any) -> None:
+        if isinstance(name, str) and name not in self.places:
+            self.places[name] = user_place(self._found.layers)[1]
 
     def stop(self) -> None:
         """Give the module its own `log` back."""

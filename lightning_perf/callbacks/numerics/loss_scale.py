@@ -7,17 +7,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lightning_perf.analysis.precision.scales import ScalerState, summarize_loss_scale
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.callbacks.trainer_log import TrainerLog
-from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS, NonFinite, ScaleEvent
 
 
@@ -73,9 +71,8 @@ class LossScaleMonitor(Unscaled):
         self,
         trainer: Trainer,
         module: Module,
+        context: FitContext,
         *,
-        path: Path | None,
-        errors: ErrorReporter,
         trainer_log: TrainerLog,
         locator: OverflowLocator,
         isolate: Callable[[FitObserver], AbstractContextManager[None]],
@@ -91,7 +88,7 @@ class LossScaleMonitor(Unscaled):
             backoff_factor=float(state["backoff_factor"]),
             growth_interval=int(state["growth_interval"]),
         )
-        self._file = LogWriter(SCALE_EVENTS, path, errors.report, "the loss scale's history is no longer saved")
+        self._file = context.writer(SCALE_EVENTS, "the loss scale's history is no longer saved")
         self._log = trainer_log
         trainer_log.add_source(lambda: self.metrics)
         self._locator = locator

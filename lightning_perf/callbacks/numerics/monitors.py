@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model
 from lightning_perf.callbacks.mistakes.watch import MistakeWatch
 from lightning_perf.callbacks.numerics.bad_run import Diagnose, LossWatch, check_diagnose
@@ -16,10 +14,10 @@ from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
-from lightning_perf.run_files.numerics.samples import GRADIENT_SAMPLES, SCALE_EVENTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +47,12 @@ def add_monitors(
     trainer: Trainer,
     module: Module,
     options: MonitorOptions,
-    *,
-    folder: Path | None,
-    errors: ErrorReporter,
+    context: FitContext,
     trainer_log: TrainerLog,
     known_mistakes: Iterable[PrecisionMistake] = (),
 ) -> None:
-    """Add the monitors of a fit's numbers to its observers. Without `folder` they write no files.
-
-    `known_mistakes` were found before the training started.
-    """
+    """Add the monitors of a fit's numbers to its observers. `known_mistakes` were found before the training started."""
+    errors = context.errors
     scaled = trainer.scaler is not None and bool(trainer.scaler.is_enabled())
     if scaled and options.locate_overflows and not holds_whole_model(trainer):
         raise PrecisionError(
@@ -66,7 +60,7 @@ def add_monitors(
             "origin of an overflow",
             "Leave out locate_overflows",
         )
-    replay, rank = Replay(trainer, module), int(trainer.global_rank)
+    replay = Replay(trainer, module)
     # The guard is the first to start and the last to end, so that no other monitor counts the time of its replays.
     if options.guard_steps:
         observers.add(NumericsGuard(replay, options.guard_steps, lambda kept: _examine_drift(kept, observers)))
@@ -76,8 +70,7 @@ def add_monitors(
             scaler = LossScaleMonitor(
                 trainer,
                 module,
-                path=SCALE_EVENTS.path(folder, rank) if folder is not None else None,
-                errors=errors,
+                context,
                 trainer_log=trainer_log,
                 locator=locator,
                 isolate=observers.isolate,
@@ -94,16 +87,8 @@ def add_monitors(
     # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
     if options.underflow_every_n_steps and trainer.is_global_zero and holds_whole_model(trainer):
         with errors.instead(LossScaleMonitor.consequence):
-            observers.add(
-                UnderflowMonitor(
-                    trainer,
-                    module,
-                    every_n_steps=options.underflow_every_n_steps,
-                    scaler=scaler,
-                    path=GRADIENT_SAMPLES.path(folder, rank) if folder is not None else None,
-                    errors=errors,
-                )
-            )
+            every = options.underflow_every_n_steps
+            observers.add(UnderflowMonitor(trainer, module, context, every_n_steps=every, scaler=scaler))
 
 
 def _examine_drift(kept: KeptBatch, observers: Observers) -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import step_number
 from lightning_perf.callbacks.numerics.replay import Replay, ReplayedPass, loss_of
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.precision import finite_or_none
 from lightning_perf.run_files.numerics.samples import SHADOW, LayerShadow, ShadowSample
 
@@ -41,7 +39,7 @@ class ShadowMonitor(FitObserver):
 
     consequence = "the training is not compared with FP32 any more"
 
-    def __init__(self, replay: Replay, *, every: int, path: Path, errors: ErrorReporter) -> None:
+    def __init__(self, replay: Replay, context: FitContext, every: int) -> None:
         if not replay.possible:
             raise PrecisionError(
                 f"shadow={every} needs automatic optimization and one device, because it runs training_step again",
@@ -50,7 +48,7 @@ class ShadowMonitor(FitObserver):
         self._replay = replay
         self._trainer = replay.trainer
         self._every = every
-        self._file = LogWriter(SHADOW, path, errors.report, "shadow steps are no longer saved")
+        self._file = context.writer(SHADOW, "shadow steps are no longer saved")
         self._parameters = {name: p for name, p in replay.module.named_parameters() if p.requires_grad}
         self._exact: ReplayedPass | None = None
         self._sums: torch.Tensor | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,14 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_perf.analysis.precision.scales import tabulate_underflow
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, step_number
 from lightning_perf.callbacks.numerics.loss_scale import Unscaled
 from lightning_perf.callbacks.precision.autograd_graph import GradientGraph, read_graph
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.numerics.samples import (
     GRADIENT_SAMPLES,
     LOWEST_EXPONENT,
@@ -73,18 +71,11 @@ class UnderflowMonitor(FitObserver):
     consequence = "gradients are not monitored any more"
 
     def __init__(
-        self,
-        trainer: Trainer,
-        module: Module,
-        *,
-        every_n_steps: int,
-        scaler: Unscaled,
-        path: Path | None,
-        errors: ErrorReporter,
+        self, trainer: Trainer, module: Module, context: FitContext, *, every_n_steps: int, scaler: Unscaled
     ) -> None:
         self._trainer, self._module = trainer, module
         self._every_n_steps, self._scaler = every_n_steps, scaler
-        self._file = LogWriter(GRADIENT_SAMPLES, path, errors.report, "gradient samples are no longer saved")
+        self._file = context.writer(GRADIENT_SAMPLES, "gradient samples are no longer saved")
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
         for name, parameter in module.named_parameters():

@@ -11,14 +11,16 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
 import torch
+from msgspec.structs import replace
 
+from lightning_perf.analysis.steps.fit_time import summarize_growth
 from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.run_files.fit.memory_growth import (
@@ -121,18 +123,21 @@ class MemoryWatch(FitObserver):
             self._take_census(step)
 
     def finish(self) -> None:
-        """Write the record. Tensors that were counted once are counted again, so that their growth is known."""
+        """Write the record. If the memory grew steadily, tensors that were counted once are counted again."""
+        if not self._samples or self._context.folder is None:
+            return
+        record = GrowthRecord(
+            rank=self._context.loop.rank,
+            source="allocator" if self._on_gpu else "process",
+            samples=tuple(self._samples),
+            censuses=(),
+            worker=self._worker(),
+        )
         if len(self._censuses) == 1 and self._state.step > self._censuses[0].step:
-            self._take_census(self._state.step)
-        if self._samples and self._context.folder is not None:
-            record = GrowthRecord(
-                rank=self._context.loop.rank,
-                source="allocator" if self._on_gpu else "process",
-                samples=tuple(self._samples),
-                censuses=tuple(self._censuses),
-                worker=self._worker(),
-            )
-            write_growth(self._context.folder, record)
+            growth = summarize_growth(record)
+            if growth is not None and growth.grows:
+                self._take_census(self._state.step)
+        write_growth(self._context.folder, replace(record, censuses=tuple(self._censuses)))
 
     def close(self) -> None:
         """Close the system's file of this process."""
@@ -155,15 +160,31 @@ class MemoryWatch(FitObserver):
         begin_s = time.perf_counter()
         if len(self._censuses) > 1 and self._spent_s > CENSUS_SHARE * (begin_s - self._began_s):
             return
-        found = containers()
+        tracked = Tracked()
+        found = containers(tracked)
         if not self._censuses:
             self._lengths = {id(each): len(each) for each in found}
         grown = [(len(each) - self._lengths.get(id(each), len(each)), each) for each in found]
         most = heapq.nlargest(MEASURED_CONTAINERS, grown, key=lambda pair: pair[0])
         sizes = ((items * bytes_per_item(each), items) for items, each in most if items > 0)
         item_bytes, items = max(sizes, default=(0, 0))
-        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors(), items, item_bytes)]
+        self._censuses = [*self._censuses[:1], TensorCensus(step, count_tensors(tracked), items, item_bytes)]
         self._spent_s += time.perf_counter() - begin_s
+
+
+class Tracked:
+    """All objects that the garbage collector knows, with their types.
+
+    There are mostly half a million, and to visit each takes most of the time of a census. So they are visited once.
+    """
+
+    def __init__(self) -> None:
+        self.things = gc.get_objects()
+        self.kinds = list(map(type, self.things))
+
+    def of(self, kinds: Container[type]) -> Iterator[Any]:
+        """Return the objects of some types, without a Python loop."""
+        return itertools.compress(self.things, map(kinds.__contains__, self.kinds))
 
 
 CONTAINERS = frozenset({list, dict, set})
@@ -175,21 +196,15 @@ MEASURED_CONTAINERS = 20
 """Containers with measured items: those that got most of them."""
 
 
-def containers() -> list[list[Any] | dict[Any, Any] | set[Any]]:
+def containers(tracked: Tracked) -> list[list[Any] | dict[Any, Any] | set[Any]]:
     """Return the lists, dictionaries and sets of the program.
 
     Subclasses, such as caches, are left out, and our own lists of samples.
     """
-    things = gc.get_objects()
-    kinds = set(map(type, things))
-    ours = {kind for kind in kinds if str(kind.__module__).partition(".")[0] == __name__.partition(".")[0]}
-    own = {
-        id(value)
-        for thing in itertools.compress(things, map(ours.__contains__, map(type, things)))
-        for value in getattr(thing, "__dict__", {}).values()
-    }
-    found = itertools.compress(things, map(CONTAINERS.__contains__, map(type, things)))
-    return [each for each in found if len(each) >= LEAST_ITEMS and id(each) not in own]
+    package = __name__.partition(".")[0]
+    ours = {kind for kind in set(tracked.kinds) if str(kind.__module__).partition(".")[0] == package}
+    own = {id(value) for thing in tracked.of(ours) for value in getattr(thing, "__dict__", {}).values()}
+    return [each for each in tracked.of(CONTAINERS) if len(each) >= LEAST_ITEMS and id(each) not in own]
 
 
 SAMPLED_ITEMS = 9
@@ -231,15 +246,13 @@ def _new_bytes(thing: Any, seen: set[int]) -> int:
     return size
 
 
-def count_tensors() -> tuple[TensorGroup, ...]:
+def count_tensors(tracked: Tracked) -> tuple[TensorGroup, ...]:
     """Count all tensors that the garbage collector knows, by class, type, shape and device."""
     counts: dict[tuple[str, str, bool], list[int]] = defaultdict(lambda: [0, 0])
     seen: set[int] = set()
-    things = gc.get_objects()
-    # By type and without a Python loop: there are mostly half a million objects. Also, isinstance asks each object for
-    # its class, and some proxies then compute.
-    kinds = {kind for kind in set(map(type, things)) if torch.Tensor in kind.__mro__}
-    for thing in itertools.compress(things, map(kinds.__contains__, map(type, things))):
+    # By type: isinstance asks each object for its class, and some proxies then compute.
+    kinds = {kind for kind in set(tracked.kinds) if torch.Tensor in kind.__mro__}
+    for thing in tracked.of(kinds):
         kind = type(thing)
         try:
             shape, dtype = list(thing.shape), str(thing.dtype).removeprefix("torch.")

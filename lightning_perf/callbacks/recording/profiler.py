@@ -83,35 +83,6 @@ def export_options(stopped: profile) -> dict[str, Mapping[int, Any]]:
     return {"cuda_graph_annotations": named} if named and known else {}
 
 
-class RecorderWatch:
-    """Calls a listener before any profiler prepares to record, until it is removed.
-
-    Torch has one recorder a process. A profiler that takes it from another leaves that one with a session that is gone:
-    to start or export it then ends the process.
-
-    Args:
-        on_taken: Called before a profiler prepares. It must not raise.
-    """
-
-    def __init__(self, on_taken: Callable[[], None]) -> None:
-        self._wrapped = wrapped = WrappedMethods()
-
-        def watched(original: Callable[..., Any]) -> Callable[..., Any]:
-            def prepare(*args: Any, **kwargs: Any) -> Any:
-                if wrapped.active:
-                    on_taken()
-                return original(*args, **kwargs)
-
-            return prepare
-
-        # Private; all of torch's profilers come by here before they touch the recorder.
-        wrapped.wrap(autograd_profile, "_prepare_trace", watched)
-
-    def remove(self) -> None:
-        """Watch no longer. Does nothing the second time."""
-        self._wrapped.restore()
-
-
 @contextmanager
 def _no_advice_on_cycles() -> Iterator[None]:
     """Silence the warning of torch before 2.12, at every start, that a second cycle would clear the first.
@@ -178,7 +149,9 @@ class WindowProfiler(FitObserver):
         self._due: float = 0
         self._follows = True
         self._profile: profile | None = None
-        self._watch = RecorderWatch(self._give_way)
+        self._watch = WrappedMethods()
+        # Private; all of torch's profilers come by here before they touch the recorder.
+        self._watch.listen(autograd_profile, "_prepare_trace", lambda *_, **__: self._give_way())
         self._gave_way = False
         self._may_wait = True
         self._step_mark: record_function | None = None
@@ -269,7 +242,7 @@ class WindowProfiler(FitObserver):
 
     def close(self) -> None:
         """Look out for other profilers no longer, and stop without writing a file."""
-        self._watch.remove()
+        self._watch.restore()
         self._trained = False
         self._whole_steps = 0
         self._stop()
@@ -332,11 +305,13 @@ class WindowProfiler(FitObserver):
     def _give_way(self) -> None:
         """Leave the recorder to another profiler before that takes it, and to it alone for the rest of the fit.
 
-        Also while ours is at rest: one that warms up is not to be seen later, and would lose the recorder to ours.
+        Torch has one recorder a process. A profiler that takes it from another leaves that one with a session that is
+        gone: to start or export it then ends the process. So this one gives way also while it is at rest: one that
+        warms up is not to be seen later, and would lose the recorder to ours.
         """
         if WindowProfiler._preparing:
             return  # one of our own, which takes it only when no other has it, and stops by itself
-        self._watch.remove()
+        self._watch.restore()
         self.foreign_profiler = self._gave_way = True
         with self._errors.instead("the window in which another torch.profiler was started is lost"):
             self._stop()

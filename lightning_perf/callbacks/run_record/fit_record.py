@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.peak_memory import end_peak, start_peak
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth
@@ -24,7 +23,7 @@ from lightning_perf.callbacks.run_record.run_facts import (
     model_facts,
     training_facts,
 )
-from lightning_perf.callbacks.steps.fit_state import TrainingLoop
+from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.compare.records.fingerprint import NOT_HASHED
 from lightning_perf.machine.environment import host_notes
@@ -93,10 +92,10 @@ class LoopRecord(FitObserver):
 
     consequence = "the run record is incomplete"
 
-    def __init__(self, loop: TrainingLoop, folder: Path | None, errors: ErrorReporter) -> None:
-        self._loop = loop
-        self._folder = folder
-        self._errors = errors
+    def __init__(self, context: FitContext) -> None:
+        self._loop = loop = context.loop
+        self._folder = folder = context.folder
+        self._errors = errors = context.errors
         self._siblings = loop.world_size > 1
         self._recorder: RunRecorder | None = None
         self._health: DeviceHealth | None = None
@@ -228,23 +227,14 @@ class LoopRecord(FitObserver):
 class FitRecord(LoopRecord):
     """Records a fit of a Trainer."""
 
-    def __init__(
-        self,
-        loop: TrainingLoop,
-        trainer: Trainer,
-        folder: Path | None,
-        errors: ErrorReporter,
-        *,
-        keep_fp32: Sequence[str] = (),
-        hashed: bool = True,
-    ) -> None:
-        super().__init__(loop, folder, errors)
+    def __init__(self, context: FitContext, trainer: Trainer, *, keep_fp32: Sequence[str], hashed: bool) -> None:
+        super().__init__(context)
         self._trainer = trainer
         self._finished_epoch: int | None = None
         self.add_facts(
             {
                 "the training": lambda: {**training_facts(trainer), "train.keep_fp32": ", ".join(keep_fp32) or None},
-                "the model": functools.partial(model_facts, loop.model, hashed=hashed),
+                "the model": functools.partial(model_facts, context.loop.model, hashed=hashed),
                 "the data": functools.partial(data_facts, trainer, hashed=hashed),
             }
         )

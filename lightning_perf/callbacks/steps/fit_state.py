@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.jsonl import LogWriter, RankLog
 
 if TYPE_CHECKING:
     import torch
@@ -144,13 +144,6 @@ class TrainingLoop(Protocol):
         """Return NVML's names of the GPUs that this rank watches, its own first."""
 
 
-class RankFile(Protocol):
-    """A file that each rank of a run writes for itself."""
-
-    def path(self, folder: Path, rank: int) -> Path:
-        """Return the file of a rank."""
-
-
 @dataclass(frozen=True)
 class FitContext:
     """The fit that observers follow. Without `folder` they write no files."""
@@ -160,10 +153,7 @@ class FitContext:
     errors: ErrorReporter
     state: FitState = field(default_factory=FitState)
 
-    def path(self, log: RankFile) -> Path | None:
-        """Return the file of this rank; None without a folder."""
-        return log.path(self.folder, self.loop.rank) if self.folder is not None else None
-
-    def writer(self, log: Any, consequence: str) -> LogWriter[Any]:
-        """Return a writer of a log. If a write fails, `consequence` is the loss to the user."""
-        return LogWriter(log, self.path(log), self.errors.report, consequence)
+    def writer(self, log: RankLog[Any], consequence: str) -> LogWriter[Any]:
+        """Return a writer of this rank's log. If a write fails, `consequence` is the loss to the user."""
+        path = log.path(self.folder, self.loop.rank) if self.folder is not None else None
+        return LogWriter(log, path, self.errors.report, consequence)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,23 +123,21 @@ def _host_and_port(address: str) -> tuple[str, int] | None:
     return (host, int(port)) if host and port.isdecimal() else None
 
 
+@dataclass(frozen=True, kw_only=True)
 class RayEngine:
     """Runs each block as one Ray task, so that its runs share a device. The study's folder must be on shared storage.
 
-    Args:
+    Attributes:
         gpus: GPUs per run; 0 for runs on processors.
         cpus: Processors per run.
         address: Address of the cluster. None uses ``RAY_ADDRESS``, or else starts a cluster on this machine.
         local_gpus: GPUs to declare if a cluster is started on this machine; None lets Ray find them.
     """
 
-    def __init__(
-        self, *, gpus: int = 1, cpus: int = 1, address: str | None = None, local_gpus: int | None = None
-    ) -> None:
-        self._gpus = gpus
-        self._cpus = cpus
-        self._address = address
-        self._local_gpus = local_gpus
+    gpus: int = 1
+    cpus: int = 1
+    address: str | None = None
+    local_gpus: int | None = None
 
     def check(self) -> None:
         """Connect, and check that a machine has enough GPUs and CPUs for a run: Ray would wait for them forever.
@@ -147,22 +146,22 @@ class RayEngine:
             CompareError: No machine of the cluster has enough, or the connection failed.
             MissingExtraError: Ray is not installed.
         """
-        ray = connect(self._address, local_gpus=self._local_gpus)
+        ray = connect(self.address, local_gpus=self.local_gpus)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if any(node.get("GPU", 0) >= self._gpus and node.get("CPU", 0) >= self._cpus for node in nodes):
+        if any(node.get("GPU", 0) >= self.gpus and node.get("CPU", 0) >= self.cpus for node in nodes):
             return
         there = "; ".join(f"{node.get('GPU', 0):.0f} GPUs, {node.get('CPU', 0):.0f} CPUs" for node in nodes)
         raise CompareError(
-            f"No machine of the Ray cluster has {self._gpus} GPUs and {self._cpus} CPUs. "
+            f"No machine of the Ray cluster has {self.gpus} GPUs and {self.cpus} CPUs. "
             f"Its machines have: {there or 'nothing, all are down'}. "
             "Ask for fewer with --gpus and --cpus, or connect to another cluster with --ray-address."
         )
 
     def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
         """Run blocks until each is over; see `Engine`."""
-        ray = connect(self._address, local_gpus=self._local_gpus)
+        ray = connect(self.address, local_gpus=self.local_gpus)
         # Ray would silently repeat a task after its worker died, but the journal must record the loss.
-        task = ray.remote(num_gpus=self._gpus, num_cpus=self._cpus, max_retries=0)(_run_block)
+        task = ray.remote(num_gpus=self.gpus, num_cpus=self.cpus, max_retries=0)(_run_block)
         threads = os.environ.get(THREADS_VARIABLE)
         losses: Counter[int] = Counter()
         tasks = {task.remote(str(folder), block, threads): block for block in blocks}

@@ -78,8 +78,7 @@ def array_block(array: npt.NDArray[Any]) -> Block:
 def tensor_parts(tensor: Any, whole_bytes: int, most_parts: int) -> Block | dict[str, Any]:
     """Return a tensor as a block, or its parts if it is sparse, nested, quantized, or computed by a class of its own.
 
-    Args:
-        tensor: A tensor of any class. Code of the class does not run.
+    No code of the class runs.
     """
     torch: Any = sys.modules["torch"]
     kind = type(tensor)

@@ -124,13 +124,8 @@ def at_even_distances(values: Sequence[Any], most: int) -> Sequence[Any]:
 def hash_files(paths: Iterable[str | os.PathLike[str]], root: str | os.PathLike[str], count: int | None = None) -> str:
     """Hash the files of a data set: their names below a root, their sizes and their content.
 
-    Args:
-        paths: The files, in any order. Of many, give a sample: `MAX_NAMES` of them.
-        root: Folder that names are relative to, so that a copy of the data in another place has the same hash.
-
-    Returns:
-        The hash. If there are too many files, or too large ones, to read all of them, it covers names, and the sizes
-        and both ends of `MAX_FILES` files.
+    Of many files, give a sample: `MAX_NAMES` of them. If there are too many, or too large ones, to read all of them,
+    the hash covers names, and the sizes and both ends of `MAX_FILES` files.
     """
     root = Path(root)
     files = sorted({Path(path) for path in paths})
@@ -159,16 +154,10 @@ def _file_content(file: Path, size_bytes: int, whole: bool) -> Iterator[bytes]:
 
 
 def hash_tensors(value: Any, budget: Budget | None = None) -> str | None:
-    """Hash the tensors, arrays and plain values in a nested structure.
+    """Hash the tensors, arrays and plain values in a nested structure; None if it has no tensor or array.
 
     No code of the structure's own classes runs, as `lightning_perf.objects` describes it, and no random number is
-    drawn.
-
-    Args:
-        budget: The limits, if other hashes share them.
-
-    Returns:
-        The hash, or None if the value has no tensor or array.
+    drawn. The limits are those of `budget` if other hashes share them.
     """
     walk = _Walk(budget if budget is not None else Budget())
     with ExitStack() as stack:

@@ -299,11 +299,9 @@ def run_values(run: RunRecord, quality: Quality | None, goal: float | None) -> d
 
 
 def reach_time(run: RunRecord, accuracy: Quality | None, goal: float | None) -> ReachTime | None:
-    """Return the training time at which a run first reached an accuracy.
+    """Return the training time at which a run first reached an accuracy; None without epochs or without a goal.
 
-    Returns:
-        The time; for a run that missed the goal, the end of its training, marked as censored. None without epochs or
-        without a goal.
+    For a run that missed the goal, it is the end of its training, marked as censored.
     """
     if accuracy is None or goal is None or not run.epochs:
         return None

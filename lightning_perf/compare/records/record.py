@@ -25,6 +25,7 @@ from lightning_perf.run_files.run_record import (
     FactsAdded,
     FactValue,
     HealthSeen,
+    Line,
     Outcome,
     Place,
     RunEnded,
@@ -103,11 +104,13 @@ class RunRecord(Struct, frozen=True):
 
 def read_record(path: str | Path) -> RunRecord:
     """Read the record of one run."""
-    path = Path(path)
+    path, lines = Path(path), list[Line]()
     try:
-        lines = RUN_RECORD.read(path)
+        for line in RUN_RECORD.iterate(path):
+            lines.append(line)  # a damaged line keeps those before it
     except TraceError as error:
-        raise CompareError(str(error)) from error
+        if lines or isinstance(error.__cause__, OSError):
+            raise CompareError(str(error)) from error
     if not lines or not isinstance(lines[0], RunStarted):
         raise CompareError(
             f"{path}: not a run record, because its first line is not the start of a run. "

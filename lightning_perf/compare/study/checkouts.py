@@ -98,10 +98,9 @@ sys.exit(script.load()())" "$@"
 
 
 def resolve_commit(option: str, ref: str) -> str:
-    """Return the hash of a commit in the repository of the current folder.
+    """Return the hash of a branch, a tag or a hash in the repository of the current folder.
 
-    Args:
-        ref: A branch, a tag or a hash. For a branch that exists only on the remote ``origin``, its name is enough.
+    For a branch that exists only on the remote ``origin``, its name is enough.
     """
     root = _git("rev-parse", "--show-toplevel")
     if root is None:

@@ -175,10 +175,8 @@ def read_study(folder: Path) -> Study:
     """
     path = folder / STUDY_NAME
     if not path.exists():
-        raise CompareError(
-            f"{folder}: no study in this folder ({STUDY_NAME} is missing). "
-            "Give the folder of a study, or two or more folders of runs."
-        )
+        problem = f"no study in this folder ({STUDY_NAME} is missing)" if folder.exists() else "no such folder"
+        raise CompareError(f"{folder}: {problem}. Give the folder of a study, or two or more folders of runs.")
     return read_file(path, Study, "is not the definition of a study")
 
 
@@ -197,13 +195,8 @@ def balanced_orders(
 
     With two arms, AB and BA occur equally often, or one of them once more if the number of blocks is odd. With k arms,
     each group of k blocks is a Latin square with shuffled rows and columns: every arm has every position once. Drift
-    over the study then affects all arms alike, and no arm profits from running first.
-
-    Args:
-        extensible: Keep each group of k blocks together, so that the orders of fewer blocks begin those of more.
-
-    Returns:
-        For each block, the names in the order in which they run.
+    over the study then affects all arms alike, and no arm profits from running first. With `extensible`, each group of
+    k blocks stays together, so that the orders of fewer blocks begin those of more.
     """
     rng = random.Random(seed)
     orders: list[tuple[str, ...]] = []
@@ -301,11 +294,7 @@ def study_notes(folder: Path) -> tuple[str, ...]:
 
 
 def code_changes(states: Mapping[int, BlockState]) -> tuple[str, ...]:
-    """Report where the code of an arm changed during a study.
-
-    Returns:
-        A line for each arm and each revision that differs from the revision of the arm's first run.
-    """
+    """Return a line for each arm and each revision of its code that differs from that of the arm's first run."""
     seen = sorted(
         (code.began_unix_s, block, code.arm, code.revision) for block, state in states.items() for code in state.code
     )

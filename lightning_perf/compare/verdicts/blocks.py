@@ -23,7 +23,7 @@ from lightning_perf.show.blocks import (
     listing,
     table,
 )
-from lightning_perf.statistics.spread import Drift, Spread
+from lightning_perf.statistics.spread import Drift
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import (
     NOT_AVAILABLE,
@@ -33,6 +33,8 @@ from lightning_perf.units import (
     format_duration,
     format_factor,
     format_points,
+    format_ratio,
+    format_share,
     two_digits,
 )
 
@@ -62,11 +64,12 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     title = f"Comparison with {comparison.baseline}: {verdicts}"
     yield Context((Heading(title, level=1), *_overall_result(comparison)))
     yield from verdict_blocks(comparison)
-    yield Context((*listing(_origin(comparison)), _arms(comparison)))
+    yield Context(tuple(listing(_origin(comparison))))
     yield gate_table(comparison.gates)
     yield results_table(comparison)
-    yield _differences(comparison)
-    yield Details("Runs", (_runs(comparison), *listing(_footnotes(comparison))))
+    yield differences_table(comparison)
+    tables = arms_table(comparison), metrics_table(comparison), scatter_table(comparison)
+    yield Details("Runs", (*tables, *listing(_footnotes(comparison))))
 
 
 def verdict_blocks(comparison: Comparison, *, paged: bool = False) -> Iterator[Block]:
@@ -82,14 +85,14 @@ def verdict_blocks(comparison: Comparison, *, paged: bool = False) -> Iterator[B
         yield Line()
 
 
-def unfair_blocks(refusal: Unfair, notes: Sequence[str]) -> Iterator[Block]:
+def unfair_blocks(refusal: Unfair) -> Iterator[Block]:
     """Yield the blocks of a refused comparison: the facts that differ although they must not, and the way out."""
     yield Line(f"Refused as unfair. {refusal.message}", "strong")
     title = "Differences that make the comparison unfair"
     for arm in dict.fromkeys(row.arm for row in refusal.rows):
         rows = ((row.fact, ", ".join(row.baseline), ", ".join(row.candidate)) for row in refusal.rows if row.arm == arm)
         yield table(("", refusal.baseline, arm), rows, title)
-    yield from listing(notes)
+    yield from listing(refusal.notes)
     yield Line(way_out(refusal))
 
 
@@ -109,17 +112,52 @@ def _overall_result(comparison: Comparison) -> Iterator[Line]:
         yield Line(f"Passed: {'the gate' if count == 1 else f'all {gates}'} passed.", "strong")
 
 
-def _arms(comparison: Comparison) -> Table:
-    """Return the arms: runs used, revisions of the code, and the command in a study."""
-    rows = []
+ARM_COLORS = 6
+"""Colours and symbols of arms. Further arms have them again."""
+
+
+def arm_place(comparison: Comparison, name: str) -> int:
+    """Return the place of an arm among all."""
+    return next((place for place, arm in enumerate(comparison.arms) if arm.name == name), 0)
+
+
+def arm_color(comparison: Comparison, name: str) -> str:
+    """Return the name of the colour of an arm, the same in every chart and table."""
+    return f"arm-{arm_place(comparison, name) % ARM_COLORS + 1}"
+
+
+def arm_cell(comparison: Comparison, name: str) -> Cell:
+    """Return the name of an arm with its mark."""
+    return Cell(name, color=arm_color(comparison, name))
+
+
+def arms_table(comparison: Comparison) -> Table:
+    """Return the arms: runs used and left out, collapsed runs, the goal, revisions of the code, and the command."""
+    fisher = {candidate.arm: candidate.collapse_p for candidate in comparison.candidates}
+    goal = comparison.accuracy_goal
+    rows: list[TableRow] = []
     for arm in comparison.arms:
-        revisions = dict.fromkeys(
-            run.revision
-            for run in comparison.runs
-            if run.arm == arm.name and run.left_out is None and run.revision is not None
-        )
-        rows.append((arm.name, str(arm.used), ", ".join(revisions) or NOT_AVAILABLE, arm.command or NOT_AVAILABLE))
-    return table(("", "runs", "code", "command"), rows, "Arms")
+        used = [run for run in comparison.runs if run.arm == arm.name and run.left_out is None]
+        code = ", ".join(dict.fromkeys(run.revision for run in used if run.revision is not None))
+        left_out = ", ".join(f"{count} {reason}" for reason, count in arm.left_out.items()) or "none"
+        share, ends = arm.collapsed, ""
+        if share.value is not None and share.low is not None:
+            ends = f" ({format_share(share.low)} to {format_share(share.high)})"
+        collapsed = Cell(f"{format_share(share.value)}{ends}", share.value), p_cell(fisher.get(arm.name))
+        origin = code or NOT_AVAILABLE, arm.command or NOT_AVAILABLE
+        rows.append((arm_cell(comparison, arm.name), arm.used, left_out, *collapsed, *_goal(arm, goal), *origin))
+    reached = () if goal is None else (f"reached {goal:g}", "median time to goal")
+    heads = ("arm", "runs used", "left out", "collapsed", "Fisher p", *reached, "code", "command")
+    kinds = f"name count text figure figure{' count figure' if reached else ''} code code"
+    return table(heads, rows, "Arms", kinds, definition="arm", definitions={"collapsed": "collapsed"})
+
+
+def _goal(arm: Arm, goal: float | None) -> TableRow:
+    if goal is None:
+        return ()
+    median_s = arm.median_time_to_accuracy_s
+    time = Cell("fewer than half") if median_s is None else Cell(format_duration(1e9 * median_s), median_s)
+    return arm.reached_goal, time
 
 
 def _origin(comparison: Comparison) -> Iterator[str]:
@@ -134,20 +172,38 @@ def _origin(comparison: Comparison) -> Iterator[str]:
         yield f"Compared with lightning-perf {comparison.tool_version}"
 
 
-def _runs(comparison: Comparison) -> Table:
+def metrics_table(comparison: Comparison) -> Table:
     """Return the values of all arms by metric: mean, SD, minimum, quartiles, median, p90 and maximum."""
-    heads = ("", "n", "mean", "SD", "min", "q1", "median", "q3", "p90", "max")
     rows: list[TableRow] = []
     for name, metric in METRICS.items():
         summaries = {arm.name: arm.metrics[name] for arm in comparison.arms if arm.metrics[name].n}
         figures = column_format(metric.unit, [summary.max for summary in summaries.values()])
-        if summaries:
-            rows.append([f"{metric.title} ({figures.unit})", *[""] * (len(heads) - 1)])
+        title = f"{metric.title} ({figures.unit})" if figures.unit else metric.title
         for arm, s in summaries.items():
             values = (Cell(figures.value(value), value) for value in (s.min, s.q1, s.median, s.q3, s.p90, s.max))
             mean, sd = Cell(figures.value(s.mean), s.mean), Cell(figures.deviation(s.sd), s.sd)
-            rows.append([f"  {arm}", str(s.n), mean, sd, *values])
-    return table(heads, rows, "Runs")
+            rows.append((title, arm_cell(comparison, arm), s.n, mean, sd, *values))
+    heads = ("metric", "arm", "n", "mean", "SD", "min", "q1", "median", "q3", "p90", "max")
+    kinds = "name name count" + " figure" * 8
+    return table(heads, rows, "Metrics over the runs used", kinds, definition="box-and-whisker")
+
+
+def scatter_table(comparison: Comparison) -> Table:
+    """Return the spread of each candidate's runs over that of the baseline's, and the power of the comparison."""
+    rows: list[TableRow] = []
+    for candidate in comparison.candidates:
+        for what, spread in (("step time", candidate.time_spread), ("accuracy", candidate.accuracy_spread)):
+            if spread is None:
+                continue
+            ratio, needed = spread.ratio, spread.runs_needed
+            ends = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+            runs = NOT_AVAILABLE if spread.power is None else "more than 200" if needed is None else str(needed)
+            interval = ends if ratio.low is not None else spread.reason or NOT_AVAILABLE
+            figures = ratio.value, interval, p_cell(spread.p), spread.power, Cell(runs, needed)
+            rows.append((what, arm_cell(comparison, candidate.arm), *figures))
+    heads = ("of", "candidate", "ratio", "interval", "Brown–Forsythe p", "power", "runs needed")
+    title = "Scatter of the runs: SD of the candidate divided by that of the baseline"
+    return table(heads, rows, title, "name name ratio text figure share figure", definition="scatter")
 
 
 def results_table(comparison: Comparison, *, paged: bool = False) -> Table:
@@ -156,7 +212,6 @@ def results_table(comparison: Comparison, *, paged: bool = False) -> Table:
     rows: list[TableRow] = []
     for candidate in comparison.candidates:
         for result in candidate.metrics:
-            p = result.exact.p
             change, interval = change_text(result, result.estimate)
             if paged and result.estimate.value is None:
                 interval = result.estimate.reason or interval
@@ -165,7 +220,7 @@ def results_table(comparison: Comparison, *, paged: bool = False) -> Table:
                     METRICS[result.metric].title + (f", {candidate.arm}" if named else ""),
                     Cell(change, result.estimate.value),
                     interval,
-                    Cell(f"{p:.3g}" if p is not None else NOT_AVAILABLE, p),
+                    p_cell(result.exact.p),
                     Cell(_with_interval(*change_text(result, result.robust)), result.robust.value),
                     Cell(_detectable(result), result.detectable),
                 ]
@@ -180,14 +235,27 @@ def results_table(comparison: Comparison, *, paged: bool = False) -> Table:
     return table(heads, rows, "Differences", definition="change", definitions=definitions)
 
 
-def _differences(comparison: Comparison) -> Table:
+def differences_table(comparison: Comparison) -> Table:
     """Return the facts that differ between the arms and are allowed to."""
     rows = (
-        (f"{row.fact}, {candidate.arm}", ", ".join(row.baseline), ", ".join(row.candidate), row.allowed_by or "")
-        for candidate in comparison.candidates
-        for row in candidate.differences
+        (
+            row.fact,
+            arm_cell(comparison, each.arm),
+            ", ".join(row.baseline),
+            ", ".join(row.candidate),
+            row.allowed_by or "",
+        )
+        for each in comparison.candidates
+        for row in each.differences
     )
-    return table(("", comparison.baseline, "candidate", "allowed by"), rows, "Settings that differ")
+    heads = ("fact", "candidate", comparison.baseline, "candidate's value", "allowed as")
+    title = "Differences between the arms, all of them declared"
+    return table(heads, rows, title, "code name text text text", definition="fair-comparison")
+
+
+def p_cell(p: float | None) -> Cell:
+    """Return a p-value."""
+    return Cell(NOT_AVAILABLE if p is None else f"{p:.3g}", p)
 
 
 def gate_table(gates: Sequence[GateResult]) -> Table:
@@ -218,13 +286,8 @@ def way_out(refusal: Unfair) -> str:
 
 
 def _footnotes(comparison: Comparison) -> Iterator[str]:
-    """Yield the lines below the tables: runs left out, spread, time to accuracy, collapsed runs, drift, notes."""
-    yield from (_left_out(arm) for arm in comparison.arms if arm.left_out)
+    """Yield the lines below the tables: time to accuracy, prediction, drift, notes."""
     for candidate in comparison.candidates:
-        if candidate.time_spread is not None:
-            yield _spread("step time", candidate.arm, comparison.baseline, candidate.time_spread)
-        if candidate.accuracy_spread is not None:
-            yield _spread("accuracy", candidate.arm, comparison.baseline, candidate.accuracy_spread)
         if candidate.first_to_accuracy is not None and candidate.first_to_accuracy.p is not None:
             test = candidate.first_to_accuracy
             yield (
@@ -233,15 +296,6 @@ def _footnotes(comparison: Comparison) -> Iterator[str]:
             )
         if candidate.prediction is not None and candidate.prediction.measured.value is not None:
             yield _prediction(candidate.arm, candidate.prediction)
-    if comparison.accuracy_goal is not None:
-        yield from (_goal(arm, comparison.accuracy_goal) for arm in comparison.arms)
-    for arm in comparison.arms:
-        share = arm.collapsed
-        if share.value is not None and share.low is not None and share.high is not None and share.value > 0:
-            yield (
-                f"{arm.name}: {share.value:.0%} of {share.n} runs collapsed "
-                f"({share.confidence:.0%} interval {share.low:.0%} to {share.high:.0%}).".replace("%", " %")
-            )
     if comparison.drift.change.low is not None and comparison.drift.p is not None:
         yield f"Drift of the step time from the first run to the last: {drift_text(comparison.drift)}."
     count = len(comparison.candidates)
@@ -259,35 +313,6 @@ def drift_text(drift: Drift) -> str:
         return f"{format_change(1 + change.value)} ({change.reason})"
     ends = f"{format_change(1 + change.low)} to {format_change(1 + change.high)}"
     return f"{format_change(1 + change.value)} ({ends}{'' if drift.p is None else f', p = {drift.p:.2g}'})"
-
-
-def _goal(arm: Arm, goal: float) -> str:
-    median = arm.median_time_to_accuracy_s
-    when = format_duration(median * 1e9) if median is not None else "not reached by half of the runs"
-    return (
-        f"{arm.name}: {arm.reached_goal} of {arm.used} runs reached an accuracy of {goal:.4g}; median time {when} "
-        "(runs that missed the goal are censored)."
-    )
-
-
-def _left_out(arm: Arm) -> str:
-    reasons = ", ".join(f"{count} {reason}" for reason, count in arm.left_out.items())
-    return f"{arm.name}: {arm.used} runs used; left out: {reasons}."
-
-
-def _spread(what: str, arm: str, baseline: str, spread: Spread) -> str:
-    ratio = spread.ratio
-    if ratio.value is None or ratio.low is None or ratio.high is None:
-        return f"Spread of {what}, {arm} against {baseline}: {spread.reason}."
-    needed = f"{spread.runs_needed} runs per arm" if spread.runs_needed else "more than 200 runs per arm"
-    p = f"p = {spread.p:.2g}" if spread.p is not None else "no p-value"
-    interval = f"{ratio.low:.2f} to {ratio.high:.2f} if runs are normally distributed"
-    share = spread.power or 0.0
-    power = f"{100 * share:.0f} %" if share < 0.995 else "more than 99 %"
-    return (
-        f"Spread of {what}, SD of {arm} over {baseline}: {ratio.value:.2f} ({interval}). Brown–Forsythe {p}; "
-        f"it detects such a ratio in {power} of studies of this size; {needed} would detect it in 80 %."
-    )
 
 
 def _prediction(arm: str, prediction: Prediction) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_perf.compare.records.metrics import METRICS, Scale
-from lightning_perf.compare.verdicts.blocks import change_text, drift_text
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, Plot
+from lightning_perf.compare.verdicts.blocks import arm_color, arm_place, change_text, drift_text
+from lightning_perf.show.blocks import Block, Heading, Line, Plot
 from lightning_perf.show.plots import Trace, band, bars, line, names_axis, points, upright
 from lightning_perf.units import NOT_AVAILABLE, axis_unit, column_format, format_change, format_ratio
 
@@ -31,16 +31,6 @@ FARTHEST = 1e3
 HELD = {True: "within the prediction", False: "outside the prediction", None: "not measured"}
 
 DRIFT_POINTS = 41
-
-
-def arm_color(comparison: Comparison, name: str) -> str:
-    """Return the name of the colour of an arm, the same in every chart and table."""
-    return f"arm-{_place(comparison, name) % len(SYMBOLS) + 1}"
-
-
-def arm_cell(comparison: Comparison, name: str) -> Cell:
-    """Return the name of an arm with its mark."""
-    return Cell(name, color=arm_color(comparison, name))
 
 
 def forest(comparison: Comparison) -> Iterator[Block]:
@@ -204,11 +194,11 @@ def block_lines(comparison: Comparison) -> Iterator[Block]:
     factor, unit = axis_unit("ms", max(value for rows in blocks.values() for _, value in rows))
     traces = []
     for number, block in enumerate(sorted(blocks)):
-        rows = sorted(blocks[block], key=lambda row: _place(comparison, row[0].arm))
+        rows = sorted(blocks[block], key=lambda row: arm_place(comparison, row[0].arm))
         arms = [run.arm for run, _ in rows]
         texts = [f"block {block}: {_value('step_time', value)}\n{run.run_id}" for run, value in rows]
         colors, symbols = [arm_color(comparison, arm) for arm in arms], [_symbol(comparison, arm) for arm in arms]
-        places = [_place(comparison, arm) for arm in arms]
+        places = [arm_place(comparison, arm) for arm in arms]
         look = {"mode": "lines+markers", "line": {"width": 1.5, "color": "--ink-soft"}}
         fainter = {"opacity": 1 - 0.6 * number / max(1, len(blocks) - 1)}
         traces.append(points([factor * value for _, value in rows], places, texts, colors, symbols, **look, **fainter))
@@ -281,7 +271,7 @@ def _drift_line(comparison: Comparison, count: int) -> Iterable[Trace]:
 
 def _arm(comparison: Comparison, arm: Arm, metric: str, factor: float, belongs: Callable[[Run], bool]) -> list[Trace]:
     """Return the box of an arm from its summary, and a point for each run, from top to bottom in order of start."""
-    row, summary = _place(comparison, arm.name), arm.metrics[metric]
+    row, summary = arm_place(comparison, arm.name), arm.metrics[metric]
     runs = [
         (run, value)
         for run in comparison.runs
@@ -351,9 +341,5 @@ def _block(run: Run) -> str:
     return f"block {NOT_AVAILABLE if run.block is None else run.block}"
 
 
-def _place(comparison: Comparison, name: str) -> int:
-    return next((place for place, arm in enumerate(comparison.arms) if arm.name == name), 0)
-
-
 def _symbol(comparison: Comparison, name: str) -> str:
-    return SYMBOLS[_place(comparison, name) % len(SYMBOLS)]
+    return SYMBOLS[arm_place(comparison, name) % len(SYMBOLS)]

@@ -217,9 +217,9 @@ def _single_runs(facts: Facts) -> Iterator[str]:
             yield f"{name}: {without} of {len(runs)} runs logged no {quality.name}."
         for remark, count in Counter(remark for run in runs for remark in run.remarks).items():
             yield f"{name}: in {count} of {len(runs)} runs {remark}."
-        for run in runs:
-            if run.steps_problem is not None:
-                yield f"{name}: the step times of a run cannot be read: {run.steps_problem}"
+        problems = [run.steps_problem for run in runs if run.steps_problem is not None]
+        if problems:
+            yield f"{name}: the step times of {len(problems)} of {len(runs)} runs cannot be read: {problems[0]}"
 
 
 NOTES: tuple[Callable[[Facts], Iterator[str]], ...] = (

@@ -310,16 +310,6 @@ class Comparison(TextDocument, PageDocument, SavedDocument, frozen=True):
         return comparison_parts(self)
 
 
-def print_comparison(comparison: Comparison, *, file: IO[str] | None, width: int | None) -> None:
-    """Print a comparison; see `Comparison.print`."""
-    comparison.print(file=file, width=width)
-
-
-def render_markdown(comparison: Comparison) -> str:
-    """Return a comparison as Markdown, with names from the runs escaped; see `Comparison.to_markdown`."""
-    return comparison.to_markdown()
-
-
 _Judged = TypeVar("_Judged")
 
 
@@ -361,7 +351,7 @@ class UnfairRow(Struct, frozen=True):
     candidate: tuple[str, ...]
 
 
-class Unfair(PageDocument, frozen=True):
+class Unfair(TextDocument, PageDocument, frozen=True):
     """A refused comparison: the arms differ in more than the setting being tested.
 
     Attributes:
@@ -369,6 +359,7 @@ class Unfair(PageDocument, frozen=True):
         baseline: Name of the baseline.
         rows: The facts that make the comparison unfair.
         advice: The way out if it is not one of the options of ``compare``; otherwise None.
+        notes: Notes on the runs of a study.
         state: ``"unfair"``, which distinguishes this document from a comparison.
         schema_version: `SCHEMA_VERSION` of the writer, as in a comparison.
     """
@@ -378,35 +369,18 @@ class Unfair(PageDocument, frozen=True):
     rows: tuple[UnfairRow, ...]
     state: Literal["unfair"] = "unfair"
     advice: str | None = None
+    notes: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
-    def blocks(self, notes: Sequence[str] = ()) -> Iterator[Block]:
-        """Yield the unfair differences, further notes on the runs, and the way out."""
+    def blocks(self) -> Iterator[Block]:
+        """Yield the unfair differences, the notes, and the way out."""
         from lightning_perf.compare.verdicts.blocks import unfair_blocks
 
-        return unfair_blocks(self, notes)
+        return unfair_blocks(self)
 
-    def print(self, notes: Sequence[str] = (), *, file: IO[str] | None = None, width: int | None = None) -> None:
-        """Print the reasons of the refusal.
-
-        Args:
-            notes: Further notes on the runs.
-            file: Output stream; standard error by default.
-            width: Columns; the width of the terminal by default.
-        """
-        from lightning_perf.show.console import print_blocks
-
-        print_blocks(self.blocks(notes), file=sys.stderr if file is None else file, width=width)
-
-    def to_markdown(self, notes: Sequence[str] = ()) -> str:
-        """Return the refusal as GitHub-flavoured Markdown.
-
-        Args:
-            notes: Further notes on the runs.
-        """
-        from lightning_perf.show.markup import to_markdown
-
-        return to_markdown(self.blocks(notes))
+    def print(self, *, file: IO[str] | None = None, width: int | None = None) -> None:
+        """Print the reasons of the refusal; see `Comparison.print`. The default is standard error."""
+        super().print(file=sys.stderr if file is None else file, width=width)
 
     def _page(self) -> tuple[Kind, str]:
         return "study", " and ".join(dict.fromkeys([self.baseline, *(row.arm for row in self.rows)]))

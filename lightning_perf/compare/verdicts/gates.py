@@ -94,11 +94,7 @@ class Settings:
                     raise CompareError(f"Settings({name}={value!r}): must be {wanted}.")
 
     def over(self, declared: Settings) -> Settings:
-        """Return these settings, with earlier ones in place of defaults.
-
-        Args:
-            declared: The earlier settings. Their treatment and allowed facts are added.
-        """
+        """Return these settings, with earlier ones in place of defaults. Treatments and allowances add up."""
         default = Settings()
         kept = {
             field.name: getattr(declared, field.name)

@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_perf.compare.records.metrics import METRICS, Metric
-from lightning_perf.compare.verdicts.blocks import gate_table, results_table, verdict_blocks, way_out
+from lightning_perf.compare.verdicts.blocks import (
+    arm_cell,
+    arms_table,
+    differences_table,
+    gate_table,
+    metrics_table,
+    results_table,
+    scatter_table,
+    verdict_blocks,
+    way_out,
+)
 from lightning_perf.compare.verdicts.charts import (
     accuracy_boxes,
-    arm_cell,
     block_lines,
     forest,
     predictions,
@@ -25,17 +34,15 @@ from lightning_perf.compare.verdicts.charts import (
     time_boxes,
 )
 from lightning_perf.errors import CompareError
-from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.atomic import replace_file
-from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, TableRow, note, table
+from lightning_perf.show.blocks import Block, Cell, Heading, Line, Table, note, table
 from lightning_perf.show.plots import draw_picture, image, short_name
-from lightning_perf.units import NOT_AVAILABLE, column_format, format_duration, format_ratio, format_share
+from lightning_perf.units import NOT_AVAILABLE, column_format, counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run, Unfair
-    from lightning_perf.show.blocks import Block
+    from lightning_perf.compare.verdicts.comparison import Comparison, Run, Unfair
 
 
 def comparison_parts(comparison: Comparison) -> dict[str, Iterable[Block]]:
@@ -50,12 +57,12 @@ def comparison_parts(comparison: Comparison) -> dict[str, Iterable[Block]]:
         "step_times": time_boxes(comparison, "step_time"),
         "train_times": time_boxes(comparison, "train_time"),
         "accuracy": accuracy_boxes(comparison),
-        "differences": [_differences(comparison)],
-        "arms": [_arms(comparison)],
-        "metrics": [_metrics(comparison)],
+        "differences": [differences_table(comparison)],
+        "arms": [arms_table(comparison)],
+        "metrics": [metrics_table(comparison)],
         "blocks": block_lines(comparison),
         "order": run_order(comparison),
-        "scatter": [_scatter(comparison)],
+        "scatter": [scatter_table(comparison)],
         "runs": [_runs(comparison)],
     }
 
@@ -79,90 +86,13 @@ def unfair_parts(refusal: Unfair) -> dict[str, Iterable[Block]]:
 def _context(comparison: Comparison) -> Iterator[str]:
     used = {arm.used for arm in comparison.arms}
     if len(used) == 1:
-        yield f"{count_of(used.pop(), 'run')} per arm"
+        yield f"{counted(used.pop(), 'run')} per arm"
     else:
         yield f"runs: {', '.join(f'{arm.used} of {arm.name}' for arm in comparison.arms)}"
     yield "in blocks" if comparison.blocked else "not in blocks"
     if comparison.treatment:
         yield f"tested: {', '.join(comparison.treatment)}"
     yield ", ".join(comparison.hardware) or "hardware not recorded"
-
-
-def _differences(comparison: Comparison) -> Table:
-    rows = (
-        (
-            row.fact,
-            arm_cell(comparison, candidate.arm),
-            ", ".join(row.baseline),
-            ", ".join(row.candidate),
-            row.allowed_by or "",
-        )
-        for candidate in comparison.candidates
-        for row in candidate.differences
-    )
-    heads = ("fact", "candidate", comparison.baseline, "candidate's value", "allowed as")
-    title = "Differences between the arms, all of them declared"
-    return table(heads, rows, title, "code name text text text", definition="fair-comparison")
-
-
-def _arms(comparison: Comparison) -> Table:
-    fisher = {candidate.arm: candidate.collapse_p for candidate in comparison.candidates}
-    goal = comparison.accuracy_goal
-    rows: list[TableRow] = []
-    for arm in comparison.arms:
-        left_out = ", ".join(f"{count} {reason}" for reason, count in arm.left_out.items()) or "none"
-        share, ends = arm.collapsed, ""
-        if share.value is not None and share.low is not None:
-            ends = f" ({format_share(share.low)} to {format_share(share.high)})"
-        collapsed = Cell(f"{format_share(share.value)}{ends}", share.value)
-        rows.append(
-            (arm_cell(comparison, arm.name), arm.used, left_out, collapsed, _p(fisher.get(arm.name)), *_goal(arm, goal))
-        )
-    heads = ("arm", "runs used", "left out", "collapsed", "Fisher p")
-    reached = () if goal is None else (f"reached {goal:g}", "median time to goal")
-    kinds = "name count text figure figure count figure"
-    return table((*heads, *reached), rows, "Arms", kinds, definition="arm", definitions={"collapsed": "collapsed"})
-
-
-def _goal(arm: Arm, goal: float | None) -> TableRow:
-    if goal is None:
-        return ()
-    median_s = arm.median_time_to_accuracy_s
-    time = Cell("fewer than half") if median_s is None else Cell(format_duration(1e9 * median_s), median_s)
-    return arm.reached_goal, time
-
-
-def _metrics(comparison: Comparison) -> Table:
-    """Return mean, spread and quartiles of every metric and arm."""
-    rows: list[TableRow] = []
-    for name, metric in METRICS.items():
-        summaries = {arm.name: arm.metrics[name] for arm in comparison.arms if arm.metrics[name].n}
-        largest = [summary.max for summary in summaries.values()]
-        for arm, s in summaries.items():
-            values = (s.mean, s.sd, s.min, s.q1, s.median, s.q3, s.p90, s.max)
-            rows.append(
-                (metric.title, arm_cell(comparison, arm), s.n, *(_value(metric, value, largest) for value in values))
-            )
-    heads = ("metric", "arm", "runs", "mean", "SD", "minimum", "q1", "median", "q3", "p90", "maximum")
-    title = "Metrics over the runs used"
-    return table(heads, rows, title, "name name count" + " figure" * 8, definition="box-and-whisker")
-
-
-def _scatter(comparison: Comparison) -> Table:
-    rows: list[TableRow] = []
-    for candidate in comparison.candidates:
-        for what, spread in (("step time", candidate.time_spread), ("accuracy", candidate.accuracy_spread)):
-            if spread is None:
-                continue
-            ratio, needed = spread.ratio, spread.runs_needed
-            ends = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
-            runs = NOT_AVAILABLE if spread.power is None else "more than 200" if needed is None else str(needed)
-            interval = ends if ratio.low is not None else spread.reason or NOT_AVAILABLE
-            figures = ratio.value, interval, _p(spread.p), spread.power, Cell(runs, needed)
-            rows.append((what, arm_cell(comparison, candidate.arm), *figures))
-    heads = ("of", "candidate", "ratio", "interval", "Brown–Forsythe p", "power", "runs needed")
-    title = "Scatter of the runs: SD of the candidate divided by that of the baseline"
-    return table(heads, rows, title, "name name ratio text figure share figure", definition="scatter")
 
 
 def _runs(comparison: Comparison) -> Table:
@@ -197,10 +127,6 @@ def _value(metric: Metric, value: float | None, values: Sequence[float | None]) 
     return Cell(NOT_AVAILABLE if value is None else f"{figures.value(value)} {figures.unit}".rstrip(), value)
 
 
-def _p(p: float | None) -> Cell:
-    return Cell(NOT_AVAILABLE if p is None else f"{p:.3g}", p)
-
-
 EVENTS_SUFFIX = ".comparison"
 
 PLOTS: Mapping[str, Callable[[Comparison], Iterable[Block]]] = {
@@ -229,7 +155,7 @@ class SavedPlots:
 def draw_plots(comparison: Comparison) -> dict[str, Figure]:
     """Draw every plot that the comparison has data for."""
     head = _origin(comparison)
-    drawn = {name: draw_picture(blocks(comparison), head, "compare") for name, blocks in PLOTS.items()}
+    drawn = {name: draw_picture(blocks(comparison), head) for name, blocks in PLOTS.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 

@@ -239,10 +239,10 @@ def _kept_text(learned: Learned) -> str:
     if kept.lower_bound is None or kept.upper_bound is None:
         seen = f"{change}; " if learned.change is not None else ""
         return f"{name} undecided: {seen}{kept.reason}."
+    some = " of the runs that learned is" if learned.quality.is_accuracy and learned.collapsed.worse else ""
     if kept.lower_bound == kept.upper_bound:
-        return f"{name} {kept.kept.value}: {change} in every block ({margin})."
+        return f"{name}{some} {kept.kept.value}: {change} in every block{' of theirs' if some else ''} ({margin})."
     if kept.kept is Kept.KEPT:
-        some = " of the runs that learned is" if learned.quality.is_accuracy and learned.collapsed.worse else ""
         return f"{name}{some} kept: {change}, at worst {low} ({bound}, {margin})."
     if kept.kept is Kept.LOST:
         return f"{name} lost: {change}, at best {high} ({bound}, {margin})."

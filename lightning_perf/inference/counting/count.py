@@ -80,9 +80,8 @@ _FREE = _names(
 def find_formula(operator: OpOverload | HigherOrderOperator) -> Formula | None:
     """Return the formula for an operator's FLOPs, called with its arguments and its result as ``out_val``.
 
-    Returns:
-        The formula of `torch.utils.flop_counter`, which counts two per multiply-accumulate and nothing for a bias.
-        Without one there, a formula of this module, or None.
+    It is that of `torch.utils.flop_counter`, which counts two per multiply-accumulate and nothing for a bias, else one
+    of this module, or None.
     """
     key = operator.overloadpacket if isinstance(operator, OpOverload) else operator
     return flop_registry.get(key) or _MORE.get(key)

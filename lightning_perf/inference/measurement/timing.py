@@ -70,13 +70,10 @@ may choose a kernel that rounds differently."""
 
 
 def predict(call: Call, inputs: NDArray[np.float32], device: torch.device) -> NDArray[np.float32]:
-    """Run a variant on all inputs, in batches.
+    """Run a variant on all inputs, at least one, in batches.
 
     The last batch is filled up with earlier inputs: runtimes that compile for each batch size would need seconds for
     the size of the remainder.
-
-    Args:
-        inputs: Inputs, ``(n, …)``, at least one; may be memory-mapped.
     """
     parts = []
     for start in range(0, len(inputs), BATCH):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from lightning_perf.inference.counting.document import Count, Peaks, Roofline
 from lightning_perf.inference.measurement.measure import Accuracy
-from lightning_perf.report.labels import count_of
 from lightning_perf.show.blocks import Block, Cell, Line, Table, TableRow, listing, table
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import (
     NOT_AVAILABLE,
+    counted,
     format_bytes,
     format_count,
     format_flop_rate,
@@ -69,7 +69,7 @@ def sweep_blocks(sweep: Sweep) -> Iterator[Block]:
 def sweep_title(sweep: Sweep) -> str:
     """Return the conditions of a sweep."""
     shape = "×".join(map(str, sweep.input_shape))
-    threads = "" if sweep.peaks.threads is None else f", {count_of(sweep.threads, 'thread')}"
+    threads = "" if sweep.peaks.threads is None else f", {counted(sweep.threads, 'thread')}"
     return f"Untrained backbones, float32, input {shape}, batch {sweep.batch}, {sweep.machine.device}{threads}"
 
 

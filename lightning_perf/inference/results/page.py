@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
 from lightning_perf.inference.counting.document import Count, Roofline
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.measurement.measure import Latency
 from lightning_perf.inference.results.blocks import (
     accuracy_table,
     cold_table,
@@ -22,8 +20,6 @@ from lightning_perf.inference.results.blocks import (
     tradeoff_table,
 )
 from lightning_perf.lazy_imports import import_extra
-from lightning_perf.report.labels import count_of
-from lightning_perf.run_files.atomic import write_named_file
 from lightning_perf.show.blocks import (
     EVERY_ROW,
     Block,
@@ -38,8 +34,9 @@ from lightning_perf.show.blocks import (
     listing,
     table,
 )
-from lightning_perf.show.plots import bars, names_axis
+from lightning_perf.show.plots import bars, drawing, hide_frame, names_axis, new_figure, short_name
 from lightning_perf.units import (
+    counted,
     format_bandwidth,
     format_bytes,
     format_count,
@@ -54,7 +51,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Drawing
 
-    from lightning_perf.inference.results.tradeoff import Cell, Row, Sweep, Tradeoff
+    from lightning_perf.inference.results.tradeoff import Sweep, Tradeoff
 
 
 def tradeoff_parts(tradeoff: Tradeoff) -> dict[str, Iterable[Block]]:
@@ -171,7 +168,7 @@ def _forward_pass(tradeoff: Tradeoff, count: Count) -> Iterator[Block]:
     yield Figures(tuple(figures))
     lacking = len(count.uncounted)
     if lacking:
-        layers = count_of(lacking, "layer")
+        layers = counted(lacking, "layer")
         yield Line(f"FLOPs are too low, because no formula is known for operators in {layers}.", "warning")
 
 
@@ -209,9 +206,7 @@ OFFSETS = tuple((x, y) for y in (6, -12, 18, -24, 30, -36, 42, -48, 54, -60) for
 def name_points(figure: Drawing, axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
     """Write names next to their points, each at the first position where it covers no other name.
 
-    Args:
-        figure: The figure, complete except for the names: their positions depend on its size and scales.
-        points: Name and coordinates of each point, in the units of the axes.
+    The figure is complete except for the names: their positions depend on its size and scales.
     """
     from matplotlib.text import Text
 
@@ -240,115 +235,120 @@ def name_points(figure: Drawing, axes: Axes, points: Sequence[tuple[str, float, 
 
 
 BEST, OTHER, ORIGINAL = "#0a5fb4", "#9aa5b1", "#d1495b"
-AREA = 900.0
-"""Area of the largest variant, in points²."""
-
-LEAST_AREA = 25.0
-
+AREA, LEAST_AREA = 900.0, 25.0
+"""Areas of the largest and of the smallest model, in points²."""
 
 MOST_NAMES = 10
-"""Most variants with names at their points; with more, the points have numbers and a key."""
+"""Most models with names at their points; with more, the points have numbers and a key."""
 
 
-def save_plot(figure: Drawing, path: Path) -> None:
-    """Save a plot; the suffix of the file names the format."""
-    from lightning_perf.show.plots import image
+class _Point(NamedTuple):
+    """A model in a picture, with the ends of a bar across its point and of an upright one."""
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_named_file(path, image(figure, path.suffix.lstrip(".").lower()))
-    except (OSError, ValueError) as error:
-        raise InferenceError(f"{path} cannot be written ({error}). Give a .png, .svg or .pdf file.") from error
+    name: str
+    x: float
+    y: float
+    size_bytes: int
+    color: str
+    across: Sequence[float]
+    upright: Sequence[float]
 
 
 def draw_tradeoff(tradeoff: Tradeoff) -> Drawing:
     """Draw the variants with the first batch size and number of threads."""
-    import_extra("matplotlib", "infer")
-    from lightning_perf.show.plots import drawing, new_figure
-
     cell = tradeoff.cells[0]
     shown = tradeoff.measured(cell)
     if not shown:
         raise InferenceError("There is nothing to draw: no variant was measured. Their rows show the reasons.")
     has_accuracy = all(row.accuracy is not None for row, _ in shown)
-    points = [
-        (row, latency, 100 * row.accuracy.share if has_accuracy and row.accuracy is not None else -float(number))
-        for number, (row, latency) in enumerate(shown)
-    ]
-    largest = max(row.size_bytes or 1 for row, _ in shown)
+    points = []
+    for number, (row, latency) in enumerate(shown):
+        height, ends = -float(number), (0.0, 0.0)
+        if has_accuracy and (found := row.accuracy) is not None:
+            height, ends = 100 * found.share, (100 * found.low, 100 * found.high)
+        color = ORIGINAL if row is tradeoff.rows[0] else BEST if row.variant in cell.front else OTHER
+        bars = (latency.p10_ms, latency.slow_ms), ends if has_accuracy else (height, height)
+        points.append(_Point(row.variant, latency.p50_ms, height, row.size_bytes or 1, color, *bars))
+
+    def finish(axes: Axes) -> None:
+        _label(axes.xaxis, lambda value: format_duration(1e6 * value))
+        if not has_accuracy:
+            axes.set_yticks([])
+            return
+        best: list[_Point] = []
+        for point in sorted((each for each in points if each.name in cell.front), key=lambda each: (each.x, each.y)):
+            if not best or point.y > best[-1].y:  # among those with equal latency within the noise, the most accurate
+                best.append(point)
+        if best:
+            xs = [*(point.x for point in best), 1.3 * max(point.x for point in points)]
+            axes.step(
+                xs, [*(point.y for point in best), best[-1].y], where="post", color=BEST, lw=1.2, ls="--", zorder=1
+            )
+
+    shape, largest = "×".join(map(str, tradeoff.input_shape)), max(point.size_bytes for point in points)
+    title = (
+        f"{short_name(tradeoff.model)}: {cell.conditions}, inputs {shape} float32, "
+        f"{short_name(tradeoff.machine.device)}\n"
+        f"area: size of the files, at most {format_bytes(largest)}; "
+        f"blue: best trade-offs; red: the original; A/A noise {100 * cell.tie:.1f} %"
+    )
+    y_title = f"accuracy on {tradeoff.validation_inputs} held-out inputs, % (line: 95 % interval)"
+    x_title = "latency per call: median, bar from p10 to p90 (logarithmic)"
+    return _draw(points, finish, title, x_title, y_title if has_accuracy else "accuracy was not measured")
+
+
+def draw_sweep(sweep: Sweep) -> Drawing:
+    """Draw median latency against MACs, both logarithmic, with a line at the peak rate."""
+    points = []
+    for row in sweep.rows:
+        if (latency := row.latency) is not None and row.macs:
+            bars = (row.macs / 1e9,) * 2, (latency.p10_ms, latency.slow_ms)
+            name, size = short_name(row.name), row.size_bytes or 1
+            points.append(_Point(name, row.macs / 1e9, latency.p50_ms, size, BEST, *bars))
+    if not points:
+        raise InferenceError("There is nothing to plot: no backbone has a latency.")
+    ends = [pick(point.x for point in points) for pick in (min, max)]
+    rate = max(sweep.peaks.flops_per_s, sweep.peaks.convolution_flops_per_s or 0.0)
+
+    def finish(axes: Axes) -> None:
+        times_ms = [2e12 * end / rate for end in ends]
+        axes.plot(ends, times_ms, color=OTHER, ls="--", zorder=1, label="at the peak rate of arithmetic")
+        axes.legend(loc="lower right", frameon=False)
+        axes.set_yscale("log")
+        _label(axes.xaxis, "{:g}".format)
+        _label(axes.yaxis, "{:g}".format)
+
+    title, x_title = f"{sweep_title(sweep)}\narea: size of the weights", "multiply-accumulates of the batch (G)"
+    return _draw(points, finish, title, x_title, "median latency (ms), bar from p10 to p90")
+
+
+def _draw(points: Sequence[_Point], finish: Callable[[Axes], None], title: str, x_title: str, y_title: str) -> Drawing:
+    """Draw points with names, bars, and areas that show sizes, on a logarithmic horizontal axis."""
+    import_extra("matplotlib", "infer")
+    largest = max(point.size_bytes for point in points)
     with drawing():
         figure = new_figure(5.6)
         axes = figure.subplots()
-        for row, latency, height in points:
-            _draw_row(axes, row, latency, height, cell, largest, is_original=row is tradeoff.rows[0])
-        if has_accuracy:
-            _draw_front(axes, [(latency.p50_ms, height, row.variant) for row, latency, height in points], cell)
-        _finish(axes, tradeoff, cell, has_accuracy, largest)
-        named = [(row.variant, latency.p50_ms, height) for row, latency, height in points]
-        if len(named) > MOST_NAMES:
-            named = _number(axes, named)
-        name_points(figure, axes, named)
+        axes.set_xscale("log")
+        for point in points:
+            x, y, color = [point.x], [point.y], point.color
+            axes.plot(point.across, y * 2, color=color, lw=1.5, zorder=3, solid_capstyle="butt")
+            axes.plot(x * 2, point.upright, color=color, lw=0.7, alpha=0.5, zorder=2)
+            area = max(LEAST_AREA, AREA * point.size_bytes / largest)
+            axes.scatter(x, y, s=area, color=color, alpha=0.45, lw=0, zorder=3)
+            axes.scatter(x, y, s=10, color=color, zorder=4)
+        finish(axes)
+        axes.margins(x=0.18, y=0.12)
+        hide_frame(axes, grid="both")
+        axes.set_xlabel(x_title)
+        axes.set_ylabel(y_title)
+        axes.set_title(title, fontsize=10, loc="left")
+        named = [point[:3] for point in points]
+        name_points(figure, axes, _numbered(axes, named) if len(named) > MOST_NAMES else named)
     return figure
 
 
-def _draw_row(
-    axes: Axes, row: Row, latency: Latency, height: float, cell: Cell, largest: int, *, is_original: bool
-) -> None:
-    colour = ORIGINAL if is_original else BEST if row.variant in cell.front else OTHER
-    axes.plot(
-        [latency.p10_ms, latency.slow_ms], [height, height], color=colour, lw=1.5, zorder=3, solid_capstyle="butt"
-    )
-    if row.accuracy is not None:
-        ends = [100 * row.accuracy.low, 100 * row.accuracy.high]
-        axes.plot([latency.p50_ms] * 2, ends, color=colour, lw=0.7, alpha=0.5, zorder=2)
-    area = max(LEAST_AREA, AREA * (row.size_bytes or 1) / largest)
-    axes.scatter([latency.p50_ms], [height], s=area, color=colour, alpha=0.45, lw=0, zorder=3)
-    axes.scatter([latency.p50_ms], [height], s=10, color=colour, zorder=4)
-
-
-def _draw_front(axes: Axes, points: list[tuple[float, float, str]], cell: Cell) -> None:
-    front = sorted((x, y) for x, y, name in points if name in cell.front)
-    best: list[tuple[float, float]] = []
-    for x, y in front:  # among variants with equal latency within the noise, the line follows the most accurate one
-        if not best or y > best[-1][1]:
-            best.append((x, y))
-    if not best:
-        return
-    right = max(x for x, _, _ in points) * 1.3
-    xs = [*(x for x, _ in best), right]
-    ys = [*(y for _, y in best), best[-1][1]]
-    axes.step(xs, ys, where="post", color=BEST, lw=1.2, ls="--", zorder=1)
-
-
-def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, largest: int) -> None:
-    from lightning_perf.show.plots import short_name
-
-    axes.set_xscale("log")
-    _set_ticks(axes.xaxis, lambda value: format_duration(1e6 * value))
-    axes.margins(x=0.18, y=0.12)
-    axes.set_xlabel("latency per call: median, bar from p10 to p90 (logarithmic)")
-    if has_accuracy:
-        axes.set_ylabel(f"accuracy on {tradeoff.validation_inputs} held-out inputs, % (line: 95 % interval)")
-    else:
-        axes.set_yticks([])
-        axes.set_ylabel("accuracy was not measured")
-    axes.grid(axis="both", which="major", color="#e4e7eb", lw=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    shape = "×".join(map(str, tradeoff.input_shape))
-    title = short_name(tradeoff.model)
-    where = short_name(tradeoff.machine.device)
-    axes.set_title(
-        f"{title}: {cell.conditions}, inputs {shape} float32, {where}\n"
-        f"area: size of the files, at most {format_bytes(largest)}; "
-        f"blue: best trade-offs; red: the original; A/A noise {100 * cell.tie:.1f} %",
-        fontsize=10,
-        loc="left",
-    )
-
-
-def _set_ticks(axis: Axis, text: Callable[[float], str]) -> None:
+def _label(axis: Axis, text: Callable[[float], str]) -> None:
     """Label 1, 2 and 5 times the powers of ten on a logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -357,53 +357,15 @@ def _set_ticks(axis: Axis, text: Callable[[float], str]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _number(axes: Axes, points: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Replace names that would cover each other by numbers, fastest first, with a key next to the plot."""
+def _numbered(axes: Axes, points: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
+    """Replace names that would cover each other by numbers, from left to right, with a key next to the plot."""
     from matplotlib.lines import Line2D
 
     axes.tick_params(axis="x", labelsize=7)  # the key leaves less room for the labels
     points = sorted(points, key=lambda point: point[1])
     key = [Line2D([], [], ls="", label=f"{number}  {name}") for number, (name, _, _) in enumerate(points, 1)]
-    axes.legend(handles=key, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handlelength=0)
+    lines, place = axes.get_legend_handles_labels()[0], (1.0, 1.0)
+    axes.legend(
+        handles=[*lines, *key], loc="upper left", bbox_to_anchor=place, frameon=False, fontsize=8, handlelength=1
+    )
     return [(str(number), x, y) for number, (_, x, y) in enumerate(points, 1)]
-
-
-def draw_sweep(sweep: Sweep) -> Drawing:
-    """Draw median latency against MACs, both logarithmic, with a line at the peak rate.
-
-    The area of a point shows its size; the bar goes from the 10th to the 90th percentile of the calls.
-    """
-    import_extra("matplotlib", "infer")
-    from lightning_perf.show.plots import FAINT, drawing, hide_frame, new_figure, short_name
-
-    rows = [row for row in sweep.rows if row.latency is not None and row.macs]
-    if not rows:
-        raise InferenceError("There is nothing to plot: no backbone has a latency.")
-    with drawing():
-        figure = new_figure(5.5)
-        axes = figure.subplots()
-        macs = [(row.macs or 0) / 1e9 for row in rows]
-        rate = max(sweep.peaks.flops_per_s, sweep.peaks.convolution_flops_per_s or 0.0)
-        line = [2e12 * ends / rate for ends in (min(macs), max(macs))]
-        axes.plot([min(macs), max(macs)], line, color=FAINT, linestyle="--", label="at the peak rate of arithmetic")
-        points: list[tuple[str, float, float]] = []
-        for row, x in zip(rows, macs, strict=True):
-            latency = row.latency
-            assert latency is not None
-            axes.plot([x, x], [latency.p10_ms, latency.slow_ms], color="#0072B2", linewidth=1.5, alpha=0.6, zorder=2)
-            axes.scatter(
-                [x], [latency.p50_ms], s=20 + 4 * (row.size_bytes or 0) / 2**20, color="#0072B2", alpha=0.5, zorder=3
-            )
-            points.append((short_name(row.name), x, latency.p50_ms))
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        for axis in (axes.xaxis, axes.yaxis):
-            _set_ticks(axis, "{:g}".format)
-        axes.margins(x=0.15, y=0.1)
-        hide_frame(axes, grid="both")
-        axes.set_xlabel("multiply-accumulates of the batch (G)")
-        axes.set_ylabel("median latency (ms), bar from p10 to p90")
-        axes.set_title(f"{sweep_title(sweep)}\narea = size of the weights", fontsize=9.5, loc="left")
-        axes.legend(loc="lower right", frameon=False)
-        name_points(figure, axes, points)
-    return figure

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
+from lightning_perf.documents import TOP, Format, LongDocument, PageDocument, PlottedDocument, TextDocument
 from lightning_perf.inference.counting.document import Count, Peaks, Roofline
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Accuracy, Effort, Latency
-from lightning_perf.report.labels import count_of
 from lightning_perf.statistics.values import Estimate
+from lightning_perf.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,9 +26,6 @@ SCHEMA_VERSION = 1
 
 METHOD_VERSION = 3
 """Version of the measuring method. Do not compare figures of different versions."""
-
-LAYERS = 5
-"""Default number of rows in the table of layers."""
 
 
 class Machine(Struct, frozen=True):
@@ -159,7 +154,7 @@ class Cell(Struct, frozen=True):
     @property
     def conditions(self) -> str:
         """Batch size and number of threads, as text."""
-        return f"batch {self.batch}, {count_of(self.threads, 'thread')}"
+        return f"batch {self.batch}, {counted(self.threads, 'thread')}"
 
 
 class Recommendation(Struct, frozen=True):
@@ -185,28 +180,7 @@ def measured_rows(rows: Sequence[Row], threads: int, batch: int) -> list[tuple[R
     return [(row, latency) for row, latency in pairs if latency is not None]
 
 
-class PlottedDocument(SavedDocument, frozen=True):
-    """A document with a plot."""
-
-    def save_plot(self, path: str | os.PathLike[str]) -> None:
-        """Plot accuracy against latency of a trade-off, or latency against multiply-accumulates of a sweep.
-
-        Args:
-            path: The file; its suffix names the format: ``.png``, ``.svg`` or ``.pdf``.
-
-        Raises:
-            InferenceError: There is nothing to plot, or the file cannot be written.
-            MissingExtraError: matplotlib is not installed.
-        """
-        from lightning_perf.inference.results.page import save_plot
-
-        save_plot(self._draw(), Path(path))
-
-    def _draw(self) -> Figure:
-        raise NotImplementedError
-
-
-class Tradeoff(PageDocument, PlottedDocument, frozen=True):
+class Tradeoff(LongDocument, PageDocument, PlottedDocument, frozen=True):
     """Accuracy, latency and size of all variants of one model.
 
     Attributes:
@@ -258,39 +232,13 @@ class Tradeoff(PageDocument, PlottedDocument, frozen=True):
         """Return the variants with a latency in a cell, without those that failed, even at another batch size."""
         return measured_rows(self.rows, cell.threads, cell.batch)
 
-    def blocks(self, layers: int = LAYERS) -> Iterator[Block]:
-        """Yield the recommendation, then the tables.
-
-        Args:
-            layers: Rows of the table of layers.
-        """
+    def blocks(self, top: int = TOP) -> Iterator[Block]:
+        """Yield the recommendation, then the tables, with so many layers."""
         from lightning_perf.inference.results.blocks import tradeoff_blocks
 
-        return tradeoff_blocks(self, layers)
+        return tradeoff_blocks(self, top)
 
-    def print(self, *, file: IO[str] | None = None, layers: int = LAYERS, width: int | None = None) -> None:
-        """Print the recommendation, then the tables.
-
-        Args:
-            file: File to print to; standard output if not given.
-            layers: Rows of the table of layers.
-            width: Width in columns; the width of the terminal if not given.
-        """
-        from lightning_perf.show.console import print_blocks
-
-        print_blocks(self.blocks(layers), file=file, width=width)
-
-    def to_markdown(self, *, layers: int = LAYERS) -> str:
-        """Return the trade-off as GitHub-flavoured Markdown, e.g. for a pull request or a results page.
-
-        Args:
-            layers: Rows of the table of layers.
-        """
-        from lightning_perf.show.markup import to_markdown
-
-        return to_markdown(self.blocks(layers))
-
-    def _draw(self) -> Figure:
+    def _picture(self) -> Figure:
         from lightning_perf.inference.results.page import draw_tradeoff
 
         return draw_tradeoff(self)
@@ -374,7 +322,7 @@ class Sweep(TextDocument, PlottedDocument, frozen=True):
 
         return sweep_blocks(self)
 
-    def _draw(self) -> Figure:
+    def _picture(self) -> Figure:
         from lightning_perf.inference.results.page import draw_sweep
 
         return draw_sweep(self)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from lightning_perf.inference.model import Subject
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.eager import load_module, module_call, save_module
 from lightning_perf.inference.runtimes.export import export_program, tracing
+from lightning_perf.machine.environment import missing_cpp_compiler
 
 MAX_SHAPES = 64
 """Most batch sizes per process; each is compiled separately. TorchDynamo's default is 8, and beyond it runs uncompiled
@@ -25,17 +23,10 @@ without a warning."""
 
 
 def missing_compiler() -> str | None:
-    """Return that the C++ compiler is missing, or None if TorchInductor will find one.
-
-    It searches like TorchInductor (``torch._inductor.config.cpp.cxx``): the variable ``CXX``, then the usual name on
-    this system.
-    """
-    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(name.split()[0]) is not None:
-        return None
-    return (
-        f"TorchInductor needs a C++ compiler, and {name} was not found: install one (apt-get install g++), or set CXX"
-    )
+    """Return that the C++ compiler of TorchInductor is missing, or None."""
+    name = missing_cpp_compiler()
+    advice = "install one (apt-get install g++), or set CXX"
+    return None if name is None else f"TorchInductor needs a C++ compiler, and {name} was not found: {advice}"
 
 
 def missing_inductor_tools(device: torch.device) -> str | None:

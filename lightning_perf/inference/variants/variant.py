@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from msgspec import Struct
@@ -19,10 +19,6 @@ from lightning_perf.inference.model import Subject
 from lightning_perf.inference.runtimes.base import Runtime
 from lightning_perf.inference.runtimes.registry import RUNTIME_NAMES, find_runtime
 from lightning_perf.inference.transforms import Distil, FineTune, Prune, Separable, Share, Sparsify, Transform
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 TRANSFORM_NAMES = (
     "prune-25",
@@ -208,23 +204,21 @@ def measure_storage(module: nn.Module) -> Storage:
     return Storage(dense, compressed + len(compressor.flush()))
 
 
+@dataclass
 class Chains:
     """Applies chains of transforms and keeps the resulting models.
 
     A transform may fine-tune for minutes, so ``prune-50+onnxruntime`` and ``prune-50+onnxruntime-int8`` share a model.
-
-    Args:
-        fine_tune: Trains a changed model; None without training data.
+    Without training data, there is nothing to `fine_tune` with.
     """
 
-    def __init__(
-        self, subject: Subject, fine_tune: FineTune | None, work: Path, on_progress: Callable[[str], None]
-    ) -> None:
-        self._subject = subject
-        self._fine_tune = fine_tune
-        self._work = work
-        self._on_progress = on_progress
-        self._modules: dict[str, nn.Module | VariantError] = {"": subject.module}
+    subject: Subject
+    fine_tune: FineTune | None
+    work: Path
+    on_progress: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._modules: dict[str, nn.Module | VariantError] = {"": self.subject.module}
         self._files: dict[tuple[str, int], Path] = {}
 
     def module(self, transforms: Sequence[Transform]) -> nn.Module:
@@ -241,8 +235,8 @@ class Chains:
         """Return a file with the changed model as a `Subject`, for the process that builds the variant."""
         key = _name(transforms), threads
         if key not in self._files:
-            subject = replace(self._subject, module=self.module(transforms), threads=threads)
-            path = self._work / f"subject{len(self._files)}.pt"
+            subject = replace(self.subject, module=self.module(transforms), threads=threads)
+            path = self.work / f"subject{len(self._files)}.pt"
             _save_subject(subject, path)
             self._files[key] = path
         return self._files[key]
@@ -253,8 +247,8 @@ class Chains:
             module = self.module(before)
             if reason := last.missing():
                 return VariantError(reason)
-            self._on_progress(f"Changing the model: {_name(transforms)}")
-            return last.apply(module, self._subject, self._fine_tune)
+            self.on_progress(f"Changing the model: {_name(transforms)}")
+            return last.apply(module, self.subject, self.fine_tune)
         except VariantError as error:
             return error
         except Exception as error:  # libraries and training code may raise anything; the other variants continue

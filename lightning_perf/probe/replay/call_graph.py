@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -223,20 +223,59 @@ class NotReplayedError(Exception):
     """Calls cannot be replayed. The message says why."""
 
 
-class Queue(Protocol):
-    """Runs and times work of a device."""
+class CudaQueue:
+    """Runs and times work of the current CUDA device."""
+
+    WAITS = 4
+    """Waits that are tried, each twice as long as the one before."""
 
     def launched_ns(self, run: Run) -> float:
         """Return the time until the device is ready, from an empty queue on."""
+        torch.cuda.synchronize()
+        start = time.perf_counter_ns()
+        run()
+        torch.cuda.synchronize()
+        return float(time.perf_counter_ns() - start)
 
     def queued_ns(self, run: Run) -> float:
-        """Return the time of the device for work that is in its queue before it begins."""
+        """Return the time of the device for work that is in its queue before it begins.
+
+        A wait that ends before the host has made all calls is repeated with twice the length.
+        """
+        make: Callable[..., Any] = torch.cuda.Event
+        for number in range(self.WAITS):
+            begin, end = make(enable_timing=True), make(enable_timing=True)
+            torch.cuda.synchronize()
+            wait_on_device(2**number)
+            begin.record()
+            run()
+            in_time = not begin.query()
+            end.record()
+            torch.cuda.synchronize()
+            if in_time:
+                return float(begin.elapsed_time(end)) * 1e6
+        raise NotReplayedError("the host is too slow")
 
     def capture(self, run: Run) -> Run:
-        """Return a function that replays the work from a graph."""
+        """Return a function that replays the work from a graph.
 
-    def without_waits(self) -> Any:
+        It captures on the current stream, but on another one if that is the default stream.
+        """
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        with torch.cuda.graph(graph, stream=None if stream == torch.cuda.default_stream() else stream):
+            run()
+        torch.cuda.synchronize()
+        return graph.replay
+
+    @contextmanager
+    def without_waits(self) -> Iterator[None]:
         """Return a context in which a call raises an error if the host would wait for the device."""
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 def time_graph(
@@ -247,7 +286,7 @@ def time_graph(
     device: str,
     hold_bytes: int,
     deadline_s: float,
-    queue: Queue,
+    queue: CudaQueue,
 ) -> GraphTimes | None:
     """Time the calls of a step as the host makes them, from a full queue, and from a graph.
 
@@ -284,52 +323,3 @@ def time_graph(
     except (NotReplayedError, RuntimeError):  # torch's error for a failed capture, and for too little memory
         return None
     return GraphTimes(tuple(places[key] for key in kept), tuple(launched), tuple(queued), tuple(replayed))
-
-
-class CudaQueue:
-    """The queue of the current CUDA device."""
-
-    WAITS = 4
-    """Waits that are tried, each twice as long as the one before."""
-
-    def launched_ns(self, run: Run) -> float:
-        """See `Queue`."""
-        torch.cuda.synchronize()
-        start = time.perf_counter_ns()
-        run()
-        torch.cuda.synchronize()
-        return float(time.perf_counter_ns() - start)
-
-    def queued_ns(self, run: Run) -> float:
-        """See `Queue`. A wait that ends before the host has made all calls is repeated with twice the length."""
-        make: Callable[..., Any] = torch.cuda.Event
-        for number in range(self.WAITS):
-            begin, end = make(enable_timing=True), make(enable_timing=True)
-            torch.cuda.synchronize()
-            wait_on_device(2**number)
-            begin.record()
-            run()
-            in_time = not begin.query()
-            end.record()
-            torch.cuda.synchronize()
-            if in_time:
-                return float(begin.elapsed_time(end)) * 1e6
-        raise NotReplayedError("the host is too slow")
-
-    def capture(self, run: Run) -> Run:
-        """See `Queue`. It captures on the current stream, but on another one if that is the default stream."""
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        with torch.cuda.graph(graph, stream=None if stream == torch.cuda.default_stream() else stream):
-            run()
-        torch.cuda.synchronize()
-        return graph.replay
-
-    @contextmanager
-    def without_waits(self) -> Iterator[None]:
-        """See `Queue`."""
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)

@@ -9,20 +9,18 @@ import sys
 import time
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_perf.machine.environment import ALLOCATOR_VARIABLES
+from lightning_perf.machine.environment import ALLOCATOR_VARIABLES, cpu_name
 from lightning_perf.probe.replay.messages import Begin, GraphTimes, Measured, Ready, Replayed, Task, TransferTimes
+from lightning_perf.probe.replay.rounds import OptimizerTimer, Rounds
 from lightning_perf.trace.description import Batch, Settings
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.limits import limit_memory
-
-if TYPE_CHECKING:
-    from lightning_perf.probe.replay.rounds import OptimizerTimer, Rounds
-
 
 DEVICE_MEMORY_SHARE = 0.25
 """Share of the device's free memory for the tensors of the calls. Their outputs may take as much again."""
@@ -37,9 +35,7 @@ GRAPH_SHARE = 0.15
 
 
 def main(channel: Channel) -> None:
-    """Load torch, take a task, and send the times."""
-    import torch
-
+    """Take a task, and send the times."""
     _leave_out_dynamo()
     channel.receive(Begin)
     channel.send(Ready(time.process_time()))
@@ -62,8 +58,6 @@ def _leave_out_dynamo() -> None:
 
     They call two of its functions (torch/_compile.py, torch/optim/optimizer.py). Nothing is compiled here.
     """
-    import torch
-
     if "torch._dynamo" in sys.modules:
         return
     stand_in = ModuleType("torch._dynamo")
@@ -73,8 +67,6 @@ def _leave_out_dynamo() -> None:
 
 def set_up_device(on: Settings) -> None:
     """Choose the device that the training used, if it is here, and give torch the training's settings."""
-    import torch
-
     if on.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
         torch.use_deterministic_algorithms(mode=True, warn_only=True)
@@ -90,9 +82,6 @@ def set_up_device(on: Settings) -> None:
 
 def _limited_on_device(task: Task) -> Task:
     """Limit the memory on the device, which the training may still hold, and return the task with that limit."""
-    import msgspec
-    import torch
-
     free, whole = torch.cuda.mem_get_info()
     limit = int(DEVICE_MEMORY_SHARE * free)
     torch.cuda.set_per_process_memory_fraction(min(1.0, 2 * limit / whole))
@@ -101,13 +90,10 @@ def _limited_on_device(task: Task) -> Task:
 
 def measure(task: Task) -> tuple[Measured, Rounds]:
     """Measure the calls of a task, and return the rounds as well. The time of the task begins now."""
-    import torch
-
-    from lightning_perf.probe.replay.rounds import Rounds
-
     begin = time.perf_counter()
     torch.set_num_threads(task.threads)
-    transfer = _transfer(task)
+    # Before other threads run: the process that sends the batches is forked.
+    transfer = time_transfer(task.batch, TRANSFER_SHARE * task.seconds) if task.batch is not None else None
     optimizer = _optimizer(task)
     rounds_s = task.seconds * (1.0 if task.device == "cpu" else 1.0 - GRAPH_SHARE)
     rounds = Rounds(task, pickle.loads(task.bound), dict(task.skipped), optimizer, begin + rounds_s)
@@ -121,7 +107,7 @@ def measure(task: Task) -> tuple[Measured, Rounds]:
         skipped=rounds.skipped,
         launch_ns=_launch_ns(task.device),
         seconds=time.perf_counter() - begin,
-        device=_device_name(task.device),
+        device=torch.cuda.get_device_name() if task.device == "cuda" else cpu_name() or "processor",
         uuid=str(torch.cuda.get_device_properties().uuid) if task.device == "cuda" else None,
         page_faults=page_faults,
         transfer=transfer,
@@ -129,17 +115,8 @@ def measure(task: Task) -> tuple[Measured, Rounds]:
     return measured, rounds
 
 
-def _transfer(task: Task) -> TransferTimes | None:
-    """Return the times of a batch between processes, before other threads run: the worker process is forked."""
-    if task.batch is None:
-        return None
-    return time_transfer(task.batch, TRANSFER_SHARE * task.seconds)
-
-
 def _graph_times(task: Task, rounds: Rounds, deadline_s: float) -> GraphTimes | None:
     """Return the times of the step's calls replayed from a CUDA graph; ``None`` if they cannot be."""
-    import torch
-
     from lightning_perf.probe.replay.call_graph import CudaQueue, time_graph
 
     with suppress(RuntimeError):  # too little memory for the calls that the rounds left out
@@ -161,8 +138,6 @@ def _graph_times(task: Task, rounds: Rounds, deadline_s: float) -> GraphTimes | 
 
 def _optimizer(task: Task) -> OptimizerTimer | None:
     """Return the optimizer to measure; ``None`` without one, or if it cannot be made here."""
-    from lightning_perf.probe.replay.rounds import OptimizerTimer
-
     if task.optimizer is None:
         return None
     with suppress(ValueError, AttributeError, TypeError, RuntimeError, MemoryError):
@@ -174,8 +149,6 @@ def _launch_ns(device: str) -> float | None:
     """Return the host time to launch a kernel that does nothing."""
     if device != "cuda":
         return None
-    import torch
-
     one = torch.zeros(1, device=device)
     torch.cuda.synchronize()
     start = time.perf_counter_ns()
@@ -184,16 +157,6 @@ def _launch_ns(device: str) -> float | None:
     taken = time.perf_counter_ns() - start
     torch.cuda.synchronize()
     return taken / LAUNCHES
-
-
-def _device_name(device: str) -> str:
-    if device == "cuda":
-        import torch
-
-        return str(torch.cuda.get_device_name())
-    from lightning_perf.machine.environment import cpu_name
-
-    return cpu_name() or "processor"
 
 
 LARGE_BYTES = 1 << 16

@@ -13,8 +13,8 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.communication import CollectiveRow, Communication
 from lightning_perf.analysis.ranks.distributed import LinkUse
 from lightning_perf.analysis.steps.idle import Idle
-from lightning_perf.findings.savings import counted, each
-from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS, count_of
+from lightning_perf.findings.savings import each
+from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.show.blocks import (
     EVERY_ROW,
@@ -36,6 +36,7 @@ from lightning_perf.show.plots import area, time_axis
 from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import (
     NOT_AVAILABLE,
+    counted,
     format_bandwidth,
     format_bytes,
     format_count,
@@ -119,7 +120,7 @@ def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
             text = f"Rank {gpu.rank}: {found.reason} in {format_share(found.share)} of the samples"
             yield Line(text, "warning" if found.harmful else "plain")
         if gpu.corrected_errors:
-            errors = count_of(gpu.corrected_errors, "memory error")
+            errors = counted(gpu.corrected_errors, "memory error")
             yield Line(f"Rank {gpu.rank}: {errors}, corrected by ECC", "quiet")
         if gpu.sample_energy_j is not None:
             yield Line(f"Rank {gpu.rank}: {format_energy(gpu.sample_energy_j)} per sample")
@@ -356,7 +357,7 @@ def _sent(found: Communication) -> Iterator[Line]:
             size, calls = sums.get(row.name, (0, 0))
             sums[row.name] = size + row.bytes * row.calls, calls + row.calls
     texts = [
-        f"{name} {format_bytes(size)} ({size:,} bytes) in {count_of(calls, 'call')}"
+        f"{name} {format_bytes(size)} ({size:,} bytes) in {counted(calls, 'call')}"
         for name, (size, calls) in sums.items()
     ]
     if texts:
@@ -385,4 +386,4 @@ def _collectives(communication: Communication, steps: int, top: int) -> Iterator
 
 
 def _group(row: CollectiveRow) -> str:
-    return ", ".join([row.group or "", *([count_of(row.ranks, "rank")] if row.group and row.ranks else [])])
+    return ", ".join([row.group or "", *([counted(row.ranks, "rank")] if row.group and row.ranks else [])])

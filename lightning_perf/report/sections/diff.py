@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from lightning_perf.analysis.comparability import Comparability
 from lightning_perf.analysis.diff import DiffRow, DiffTable, FitDiff, MemoryDiff
 from lightning_perf.analysis.precision.amp_gain import AmpCheck
-from lightning_perf.report.labels import CATEGORY_LABELS, count_of
+from lightning_perf.report.labels import CATEGORY_LABELS
 from lightning_perf.report.sentences import mismatch_sentence, throughput_sentence
 from lightning_perf.show.blocks import (
     Block,
@@ -30,7 +30,7 @@ from lightning_perf.show.blocks import (
 )
 from lightning_perf.show.plots import bars, names_axis, of_total, time_axis
 from lightning_perf.show.terminal_text import kernel_text
-from lightning_perf.units import format_bytes, format_duration, format_rate, format_ratio
+from lightning_perf.units import counted, format_bytes, format_duration, format_rate, format_ratio
 
 if TYPE_CHECKING:
     from lightning_perf.report.compared import Compared
@@ -232,7 +232,7 @@ def _remarks(compared: Compared) -> Iterator[Line]:
     diff, checked = compared.diff, compared.comparability
     if checked.throughput is not None:
         yield Line(throughput_sentence(checked.throughput))
-    recorded = f"{diff.before_steps:,} and {count_of(diff.after_steps, 'recorded step')}"
+    recorded = f"{diff.before_steps:,} and {counted(diff.after_steps, 'recorded step')}"
     if compared.usual_step is not None:
         means = f"The step time is without the profiler. The changes below are means of {recorded}."
     else:
@@ -280,7 +280,7 @@ def _memory(memory: MemoryDiff) -> Iterator[Block]:
 def _fit_sentences(fit: FitDiff) -> Iterator[Line]:
     sentences = []
     if fit.steps_before != fit.steps_after:
-        sentences.append(f"The fits have {fit.steps_before:,} and {count_of(fit.steps_after, 'step')}.")
+        sentences.append(f"The fits have {fit.steps_before:,} and {counted(fit.steps_after, 'step')}.")
     if fit.first_step_before_ns is not None and fit.first_step_after_ns is not None:
         first, second = format_duration(fit.first_step_before_ns), format_duration(fit.first_step_after_ns)
         sentences.append(f"Time to the first step: {first} before, {second} after.")

@@ -11,11 +11,9 @@ from lightning_perf.analysis.steps.fit_time import FitGroup, FitPart, FitTime
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.compilation import frame_name, line_name, step_range
 from lightning_perf.findings.fit import of_fit
-from lightning_perf.findings.savings import counted
-from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.fit.account import FULL_GENERATION
 from lightning_perf.show.blocks import EVERY_ROW, Bar, Block, Cell, Heading, Line, Part, TableRow, table
-from lightning_perf.units import format_duration, format_rate, format_share
+from lightning_perf.units import counted, format_duration, format_rate, format_share
 
 MAX_PARTS = 4
 """Parts of a group that the table shows."""
@@ -84,7 +82,7 @@ def fit_time_section(fit: FitTime, top: int = EVERY_ROW) -> Iterator[Block]:
 
 
 def _facts(fit: FitTime) -> Iterator[Line]:
-    facts = [f"{format_duration(fit.wall_ns)} in all", count_of(fit.steps, "step"), count_of(fit.epochs, "epoch")]
+    facts = [f"{format_duration(fit.wall_ns)} in all", counted(fit.steps, "step"), counted(fit.epochs, "epoch")]
     if fit.first_step_ns is not None:
         facts.append(f"first step complete after {format_duration(fit.first_step_ns)}")
     if fit.samples_per_second is not None:
@@ -96,7 +94,7 @@ def _facts(fit: FitTime) -> Iterator[Line]:
     for each in fit.collections:
         if each.generation == FULL_GENERATION and each.time_ns >= LEAST_PART * fit.wall_ns:
             yield Line(
-                f"{count_of(each.count, 'full garbage collection')} in the steps, together "
+                f"{counted(each.count, 'full garbage collection')} in the steps, together "
                 f"{part_text(each.time_ns, fit.wall_ns)}. The longest takes {format_duration(each.longest_ns)}."
             )
     around = [
@@ -124,7 +122,7 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
     if times.device_mean_ns is not None:
         rows.append(("device, without data wait", times.device_mean_ns, "", "", ""))
     yield table(("", "mean", "p50", "p90", "p99"), rows, kinds="name" + " duration" * 4)
-    facts = [f"{count_of(times.steps, 'step')}", f"{format_share(times.data_wait_share)} waiting for data"]
+    facts = [f"{counted(times.steps, 'step')}", f"{format_share(times.data_wait_share)} waiting for data"]
     if times.samples_per_second is not None:
         facts.append(format_rate(times.samples_per_second, "samples"))
     if times.tokens_per_second is not None:
@@ -151,7 +149,7 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
             share = format_share(min(1.0, times.outlier_wait_ns / times.outlier_excess_ns))
             waits = f" ({share} of it waiting for data)"
         yield Line(
-            f"{count_of(times.outlier_steps, 'outlier')}, together {format_duration(times.outlier_excess_ns)} "
+            f"{counted(times.outlier_steps, 'outlier')}, together {format_duration(times.outlier_excess_ns)} "
             f"over the median{waits}. The longest is step {longest.step} with {format_duration(longest.step_ns)}."
         )
 
@@ -234,7 +232,7 @@ def compilation_section(report: CompileReport, top: int = EVERY_ROW) -> Iterator
 
 
 def _compile_facts(report: CompileReport) -> Iterator[Line]:
-    facts = [f"{count_of(report.compilations, 'compilation')}: {of_fit(report.time_ns, report.fit_ns)}"]
+    facts = [f"{counted(report.compilations, 'compilation')}: {of_fit(report.time_ns, report.fit_ns)}"]
     facts += [f"{format_duration(time)} {name}" for name, field, _ in MOMENTS if (time := getattr(report, field))]
     yield Line(" · ".join(facts))
     if report.recompilations:
@@ -243,7 +241,7 @@ def _compile_facts(report: CompileReport) -> Iterator[Line]:
         yield Line(f"{report.recompilations:,} of them {were}, {again} in all.")
     if report.cache_hits or report.cache_misses:
         hits, misses = report.cache_hits or 0, report.cache_misses or 0
-        yield Line(f"Inductor's cache had {hits:,} of {count_of(hits + misses, 'graph')}.")
+        yield Line(f"Inductor's cache had {hits:,} of {counted(hits + misses, 'graph')}.")
     if report.check_ns_per_step is not None and report.checks_per_step is not None:
         parts = [f"{format_duration(report.check_ns_per_step)} in {counted(report.checks_per_step, 'check')} of guards"]
         if report.recorded_ns_per_step:

@@ -12,7 +12,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.labels import count_of, is_amd, matrix_units
+from lightning_perf.report.labels import is_amd, matrix_units
 from lightning_perf.report.sections.device import gpu_health_section, mfu_texts
 from lightning_perf.report.sections.fit_time import compilation_section, fit_time_section, step_times_section
 from lightning_perf.report.sections.precision import (
@@ -54,6 +54,7 @@ from lightning_perf.show.blocks import (
 from lightning_perf.statistics.exact import Ratio
 from lightning_perf.units import (
     NOT_AVAILABLE,
+    counted,
     format_bytes,
     format_duration,
     format_flop_rate,
@@ -256,10 +257,8 @@ def _card(report: PerfReport, finding: Finding, number: int, *, folded: bool = T
     state = f"#view={view}{'' if rank is None else f'&rank={rank}'}"
     blocks.append(Line((*((Span(f"See {words}", link=state), " ") if view else ()), rule_link(finding))))
     aside = f"rank {finding.rank}" if several and finding.rank is not None else ""
-    title = f"{number}. {finding.title}"
-    if folded:
-        return Card(title, finding.severity, STYLES[finding.severity], tuple(blocks), aside, summary or " ")
-    return Card(title, finding.severity, STYLES[finding.severity], tuple(blocks), aside)
+    title, summary = f"{number}. {finding.title}", (summary or " ") if folded else ""
+    return Card(title, finding.severity, STYLES[finding.severity], tuple(blocks), aside, summary)
 
 
 def _action(text: str) -> Line:
@@ -330,10 +329,8 @@ def _tensor_cores(arithmetic: Arithmetic | None) -> tuple[str, str]:
     """Return the share of compute on Tensor Cores. Kernels with names that do not show it count as unknown."""
     if arithmetic is None or not arithmetic.compute_ns or arithmetic.tensor_core_share is None:
         return NOT_AVAILABLE, ""
-    unknown, share = (
-        arithmetic.tensor_core_unknown_ns / arithmetic.compute_ns,
-        format_share(arithmetic.tensor_core_share),
-    )
+    unknown = arithmetic.tensor_core_unknown_ns / arithmetic.compute_ns
+    share = format_share(arithmetic.tensor_core_share)
     if unknown > UNKNOWN_SHARE:
         return "unknown", f"{share} of compute is known to run on them"
     return share, f"of compute{f', {format_share(unknown)} unknown' if unknown else ''}"
@@ -348,7 +345,7 @@ def _captures(captures: Sequence[Captured]) -> Iterator[Block]:
             usual, limit = format_duration(capture.slowdown.usual_ns), format_duration(capture.slowdown.limit_ns)
             facts.append(f"usual {usual}, limit {limit}")
         step = format_duration(capture.step_ns)
-        recorded = f"{count_of(capture.recorded_steps, 'step')} recorded, {step} each"
+        recorded = f"{counted(capture.recorded_steps, 'step')} recorded, {step} each"
         facts.append(recorded if capture.recorded_steps else "no complete step recorded")
         if capture.rank is not None:
             several = f" of {len(capture.ranks)}" if len(capture.ranks) > 1 else ""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, LayerForecast, LayerVerdict
+from lightning_perf.analysis.precision.forecast import DeviceSaving, Forecast, LayerForecast
 from lightning_perf.analysis.precision.scales import Fp8Layers, ShadowDrift
 from lightning_perf.findings.pages import rule_page_url
-from lightning_perf.findings.savings import counted
-from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.numerics.precision import (
     BadRun,
     LayerUnderflow,
@@ -35,7 +33,7 @@ from lightning_perf.show.blocks import (
     table,
 )
 from lightning_perf.show.plots import Trace, level, line, points
-from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share, with_minus
+from lightning_perf.units import NOT_AVAILABLE, counted, format_count, format_duration, format_share, with_minus
 
 MAX_ORIGINS = 3
 MAX_POINTS = 8
@@ -78,7 +76,9 @@ def bad_run_blocks(found: BadRun) -> Iterator[Block]:
 
 def first_steps(drift: NumericsDrift) -> Iterator[Block]:
     """Yield how far the first steps are from those in FP32."""
-    yield from drift_charts(drift)
+    batches = range(1, len(drift.mixed_losses) + 1)
+    losses = {drift.precision: drift.mixed_losses, "fp32": drift.fp32_losses}
+    yield from _losses("batch", batches, losses, None if len(batches) > 16 else 1)
     beyond = drift.beyond_seed_noise
     mixed, fp32, low, high = map(loss_text, (drift.mixed_end, drift.fp32_end, drift.expected_low, drift.expected_high))
     yield Line(
@@ -90,9 +90,16 @@ def first_steps(drift: NumericsDrift) -> Iterator[Block]:
 
 def shadow_blocks(drift: ShadowDrift, top: int) -> Iterator[Block]:
     """Yield the summary of the shadow steps, some of them, and the layers."""
-    yield from shadow_charts(drift)
+    steps = [point.step for point in drift.points]
+    gradients = [None if point.cosine is None else max(1 - point.cosine, LEAST_DRIFT) for point in drift.points]
+    title = "Drift of the gradient: 1 − cosine"
+    yield Heading(title, 4)
+    gradient = _series("step", steps, "1 − cosine", gradients, "accent")
+    yield Plot(title, (gradient,), {"xaxis": {"title": "step"}, "yaxis": {"type": "log"}})
+    losses = {"run": [point.loss for point in drift.points], "fp32": [point.fp32_loss for point in drift.points]}
+    yield from _losses("step", steps, losses, None)
     cost = f", {format_share(drift.cost_share)} of the fit's time" if drift.cost_share is not None else ""
-    yield Line(f"{count_of(len(drift.points), 'shadow step')}{cost}.", "quiet")
+    yield Line(f"{counted(len(drift.points), 'shadow step')}{cost}.", "quiet")
     yield Line(" ".join(drift.summary), "warning" if drift.drifting else "plain")
     last = len(drift.points) - 1
     shown = sorted({round(i * last / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})
@@ -143,7 +150,7 @@ def forecast_section(forecast: Forecast, top: int) -> Iterator[Block]:
     yield Heading("Forecast of number formats", definition="safe-layer")
     yield Line(" ".join(forecast.advice), "strong")
     cost = f", {format_share(forecast.cost_share)} of the fit's time" if forecast.cost_share is not None else ""
-    yield Line(f"From {count_of(forecast.samples, 'sampled step')}{cost}.", "quiet")
+    yield Line(f"From {counted(forecast.samples, 'sampled step')}{cost}.", "quiet")
     yield snr_chart(forecast)
     total = len(forecast.layers)
     yield table(
@@ -216,7 +223,7 @@ def _layer_forecast(layer: LayerForecast) -> TableRow:
     )
     return (
         Cell(layer.name, troubled=not fp8.safe),
-        *(_decibels(layer.verdicts[recipe]) for recipe in SHORT),
+        *(_number(layer.verdicts[recipe].snr_db, ".1f") for recipe in SHORT),
         max((each.flushed for _, each in shares if each is not None), default=0.0),
         fp8.product or "",
         ", ".join(fp8.misaligned),
@@ -224,11 +231,6 @@ def _layer_forecast(layer: LayerForecast) -> TableRow:
         layer.inputs,
         layer.outputs,
     )
-
-
-def _decibels(verdict: LayerVerdict) -> Cell:
-    ratio_db = verdict.snr_db
-    return Cell(NOT_AVAILABLE if ratio_db is None else with_minus(f"{ratio_db:.1f}"), ratio_db)
 
 
 MAX_KEPT = 6
@@ -315,14 +317,14 @@ def _loss_scale(history: LossScaleHistory) -> Iterator[Line]:
     between = "" if {low, high} <= {first, last} else f" ({low}–{high})"
     yield Line(
         f"Loss scale {first} at the start, {last} at the end{between} · "
-        f"{format_count(history.skipped_steps)} of {count_of(history.attempts, 'step')} skipped, "
+        f"{format_count(history.skipped_steps)} of {counted(history.attempts, 'step')} skipped, "
         f"{format_duration(history.wasted_ns)} wasted · goodput {format_share(history.goodput)}"
     )
     if not history.finished:
         yield Line("The run did not end normally: this is its last known state.", "warning")
     if history.scheduler_steps_on_skips:
         yield Line(
-            f"Learning-rate schedulers made {count_of(history.scheduler_steps_on_skips, 'step')} on skipped optimizer "
+            f"Learning-rate schedulers made {counted(history.scheduler_steps_on_skips, 'step')} on skipped optimizer "
             "steps, so the schedule is that far ahead of the weights.",
             "warning",
         )
@@ -332,8 +334,8 @@ def _underflow(found: UnderflowTable, top: int) -> Iterator[Block]:
     rows = sorted(found.layers, key=lambda layer: (not layer.underflows, -layer.subnormal_share))
     named = len(found.underflowing)
     yield Line(
-        f"Gradients of {count_of(found.samples, 'sampled step')}: "
-        + (f"{count_of(named, 'layer')} of {len(rows)} underflow in fp16" if named else "no layer underflows in fp16")
+        f"Gradients of {counted(found.samples, 'sampled step')}: "
+        + (f"{counted(named, 'layer')} of {len(rows)} underflow in fp16" if named else "no layer underflows in fp16")
         + (f" · the scale may double {found.headroom_doublings}×" if found.headroom_doublings is not None else ""),
         "warning" if named else "plain",
     )
@@ -369,7 +371,7 @@ def fp8_section(found: Fp8Layers, top: int) -> Iterator[Block]:
     """Yield the summary, and the tensors that saturate or underflow most."""
     yield Heading("FP8 layers", definition="fp8-layers")
     yield Line(found.summary, "warning" if any(row.troubled for row in found.rows) else "plain")
-    yield Line(f"{count_of(found.samples, 'sampled step')}, {found.library}.", "quiet")
+    yield Line(f"{counted(found.samples, 'sampled step')}, {found.library}.", "quiet")
     yield table(
         ("layer", "tensor", "format", "smallest maximum", "largest", "scale", "flushed", "saturated", "steps"),
         (
@@ -422,29 +424,10 @@ def scale_chart(history: LossScaleHistory) -> Plot:
         traces.append(points(*places, texts, "high", "x", **look))
     axis = {"title": "loss scale", "type": "log", "dtick": 0.6020599913, "tickformat": ",.0f"}
     return Plot(
-        f"Loss scale over the steps, with {count_of(len(overflows), 'overflow')}",
+        f"Loss scale over the steps, with {counted(len(overflows), 'overflow')}",
         tuple(traces),
         {"showlegend": bool(overflows), "xaxis": {"title": "step"}, "yaxis": axis},
     )
-
-
-def drift_charts(drift: NumericsDrift) -> Iterator[Block]:
-    """Yield the losses of a mixed run and of its FP32 replay."""
-    batches = range(1, len(drift.mixed_losses) + 1)
-    series = {drift.precision: drift.mixed_losses, "fp32": drift.fp32_losses}
-    yield from _losses("batch", batches, series, None if len(batches) > 16 else 1)
-
-
-def shadow_charts(drift: ShadowDrift) -> Iterator[Block]:
-    """Yield the drift of the gradients and of the loss over the run."""
-    steps = [point.step for point in drift.points]
-    gradients = [None if point.cosine is None else max(1 - point.cosine, LEAST_DRIFT) for point in drift.points]
-    title = "Drift of the gradient: 1 − cosine"
-    yield Heading(title, 4)
-    gradient = _series("step", steps, "1 − cosine", gradients, "accent")
-    yield Plot(title, (gradient,), {"xaxis": {"title": "step"}, "yaxis": {"type": "log"}})
-    losses = {"run": [point.loss for point in drift.points], "fp32": [point.fp32_loss for point in drift.points]}
-    yield from _losses("step", steps, losses, None)
 
 
 def _losses(
@@ -475,8 +458,7 @@ def snr_chart(forecast: Forecast) -> Plot:
     traces = []
     for name, color in RECIPES.items():
         ratios = [layer.verdicts[name].snr_db for layer in forecast.layers]
-        shown = [NOT_AVAILABLE if ratio is None else with_minus(f"{ratio:.1f}") for ratio in ratios]
-        texts = [f"{ratio} dB\n{layer}" for ratio, layer in zip(shown, names, strict=True)]
+        texts = [f"{_number(ratio, '.1f').text} dB\n{layer}" for ratio, layer in zip(ratios, names, strict=True)]
         look: Trace = {"name": forecast.recipes[name].title, "look": {"size": 6, "line": {"width": 0}}}
         traces.append(points(names, ratios, texts, color, **look))
     axis = {"title": "layers in the order of the model", "type": "category"}

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from lightning_perf.analysis.host.loading import Loading
 from lightning_perf.analysis.kernels.arithmetic import REASONS, Arithmetic
 from lightning_perf.analysis.model.attention import Attention, AttentionKind, LanguageModel
-from lightning_perf.analysis.model.workload import OptimizerSteps, Recompute
+from lightning_perf.analysis.model.workload import OptimizerSteps
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime, Outlier
 from lightning_perf.analysis.steps.phases import PhaseTime
-from lightning_perf.findings.savings import counted, each, share_of_step, whole
+from lightning_perf.findings.savings import each, share_of_step, whole
 from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, matrix_units
 from lightning_perf.report.sections.device import device_parts, efficiency_section
 from lightning_perf.report.sections.work import (
@@ -42,6 +42,7 @@ from lightning_perf.show.blocks import (
 from lightning_perf.show.plots import bars, of_total, time_axis
 from lightning_perf.units import (
     NOT_AVAILABLE,
+    counted,
     format_bytes,
     format_count,
     format_duration,
@@ -321,42 +322,39 @@ def language_model_sections(analysis: RankAnalysis, top: int) -> Iterator[Block]
     """Yield tokens and FLOPs of a language model, its attention, and the forward work that the backward repeats."""
     if analysis.language_model is not None:
         yield Heading("Language model", definition="tokens")
-        yield from _language_model(analysis.language_model)
+        yield from listing(_language_model(analysis.language_model))
     if analysis.attention is not None:
         yield Heading(f"Attention, {each(analysis)}", definition="attention")
         yield from _attention(analysis.attention, top)
     if analysis.recompute is not None:
         yield Heading("Gradient checkpointing", definition="repeated-forward-work")
-        yield _recompute(analysis.recompute, analysis)
+        repeated = analysis.recompute
+        time_ns = repeated.time_ns / max(repeated.steps, 1)
+        where = "of the device" if repeated.on_device else "of the host"
+        share = "" if repeated.on_device else f", {share_of_step(time_ns, analysis)} of {whole(analysis)}"
+        yield Line(f"The backward repeats forward work: {format_duration(time_ns)} {where} {each(analysis)}{share}")
 
 
-def _language_model(model: LanguageModel) -> Iterator[Block]:
-    lines = [_tokens(model)]
-    if model.flops_per_token is not None:
-        lines.append(_flops(model, model.flops_per_token))
-    if model.formula_mfu is not None:
-        lines.append(f"MFU by the formula: {format_share(model.formula_mfu)}")
-    yield from listing(lines)
-
-
-def _tokens(model: LanguageModel) -> str:
+def _language_model(model: LanguageModel) -> Iterator[str]:
+    """Yield the facts about tokens in one line, then those about FLOPs."""
+    rate, per_token = model.tokens_per_second, model.flops_per_token
     facts = [f"{counted(model.tokens_per_step, 'token')} per step"]
-    if model.tokens_per_second is not None:
-        facts.append(f"{format_rate(model.tokens_per_second, 'tokens')} under the profiler")
+    if rate is not None:
+        facts.append(f"{format_rate(rate, 'tokens')} under the profiler")
     if model.padding is not None:
         facts.append(f"{format_share(model.padding)} padding")
-        if model.tokens_per_second is not None and model.padding:
-            facts.append(format_rate(model.tokens_per_second * (1 - model.padding), "real tokens"))
-    return " · ".join(facts)
-
-
-def _flops(model: LanguageModel, flops_per_token: float) -> str:
-    text = f"{format_flops(flops_per_token)} per token, forward and backward"
-    if model.formula_flops_per_token is None or model.parameters is None:
-        return text
-    ratio = format_ratio(flops_per_token / model.formula_flops_per_token)
-    attention = " + 12·L·d·T" if model.attention_flops_per_token else ""
-    return f"{text}: {ratio} the formula 6N{attention} (N = {format_count(model.parameters)} parameters)"
+        if rate is not None and model.padding:
+            facts.append(format_rate(rate * (1 - model.padding), "real tokens"))
+    yield " · ".join(facts)
+    if per_token is not None:
+        text = f"{format_flops(per_token)} per token, forward and backward"
+        if model.formula_flops_per_token is not None and model.parameters is not None:
+            ratio = format_ratio(per_token / model.formula_flops_per_token)
+            attention = " + 12·L·d·T" if model.attention_flops_per_token else ""
+            text += f": {ratio} the formula 6N{attention} (N = {format_count(model.parameters)} parameters)"
+        yield text
+    if model.formula_mfu is not None:
+        yield f"MFU by the formula: {format_share(model.formula_mfu)}"
 
 
 def _attention(attention: Attention, top: int) -> Iterator[Block]:
@@ -380,10 +378,3 @@ def _inputs(kind: AttentionKind) -> str:
     facts += ["with a mask"] if kind.mask else []
     facts += [f"dropout {kind.dropout:g}"] if kind.dropout else []
     return ", ".join(facts)
-
-
-def _recompute(repeated: Recompute, analysis: RankAnalysis) -> Line:
-    time_ns = repeated.time_ns / max(repeated.steps, 1)
-    where = "of the device" if repeated.on_device else "of the host"
-    share = f", {share_of_step(time_ns, analysis)} of {whole(analysis)}" if not repeated.on_device else ""
-    return Line(f"The backward repeats forward work: {format_duration(time_ns)} {where} {each(analysis)}{share}")

@@ -9,13 +9,13 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.findings.savings import each
-from lightning_perf.report.labels import CATEGORY_LABELS, count_of
+from lightning_perf.report.labels import CATEGORY_LABELS
 from lightning_perf.report.sections.device import GPU_HEADS, gpu_figures
 from lightning_perf.report.sentences import who_is_late
 from lightning_perf.run_files.fit.gpu_health import GpuHealth
 from lightning_perf.show.blocks import Block, Cell, Field, Figure, Figures, Heading, Line, Plot, rest, table, tabulate
 from lightning_perf.show.plots import bars, of_total, time_axis
-from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
+from lightning_perf.units import NOT_AVAILABLE, counted, format_count, format_duration, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
@@ -55,7 +55,7 @@ def ranks_section(report: PerfReport) -> Iterator[Block]:
 def over_fit_section(run: RanksOverFit, gpus: Sequence[GpuHealth] = ()) -> Iterator[Block]:
     """Yield a row per rank over the whole fit: how often it is late, its own work by phase, and its GPU."""
     straggler = run.straggler
-    yield Heading("Ranks over the whole fit", definition="late", aside=f"{count_of(run.steps, 'step')} compared")
+    yield Heading("Ranks over the whole fit", definition="late", aside=f"{counted(run.steps, 'step')} compared")
     yield Line(who_is_late(run), "good" if straggler is None else "warning")
     work = (
         Field("compute", "duration", "compute_ns", "own-work"),

@@ -14,7 +14,7 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import AS_USUAL, Captured
-from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_text, settings_text
+from lightning_perf.report.labels import CATEGORY_LABELS, processor_text, settings_text
 from lightning_perf.report.sections.device import gpu_health_section
 from lightning_perf.report.sections.diff import MOST_ROWS, changes_table
 from lightning_perf.report.sections.fit_time import (
@@ -54,7 +54,7 @@ from lightning_perf.show.blocks import (
     rest,
     table,
 )
-from lightning_perf.units import format_duration, format_share
+from lightning_perf.units import counted, format_duration, format_share
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
@@ -177,11 +177,9 @@ def device_line(report: PerfReport, lead: RankAnalysis) -> str:
     if metadata.world_size and metadata.world_size > 1:
         number, world = len(report.ranks), metadata.world_size
         more = number > world  # several recordings of one rank, or of another run
-        parts.append(
-            f"{number:,} recordings of {world:,} ranks" if more else f"{count_of(number, 'rank')} of {world:,}"
-        )
+        parts.append(f"{number:,} recordings of {world:,} ranks" if more else f"{counted(number, 'rank')} of {world:,}")
     if lead.breakdown.marked:
-        parts.append(count_of(len(lead.breakdown.steps), "recorded step"))
+        parts.append(counted(len(lead.breakdown.steps), "recorded step"))
     parts.append(f"{format_duration(lead.recording_ns)} recorded")
     return " · ".join(parts)
 
@@ -312,7 +310,7 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
         yield Line(verdict.next, "good", label="Next ", label_style="strong")
     yield from _findings(findings, start=1)
     if len(findings) > MAX_FINDINGS:
-        yield Line(f"      and {count_of(len(findings) - MAX_FINDINGS, 'more finding')}", "quiet")
+        yield Line(f"      and {counted(len(findings) - MAX_FINDINGS, 'more finding')}", "quiet")
     if first:
         yield Line(fix_text(findings[0]), "good", label="Next ", label_style="strong")
     if report.precision is not None:
@@ -323,7 +321,7 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
         yield from _findings(report.fit_findings, start=len(findings) + 1)
     yield from (Line(text, label="Note ", label_style="warning") for text in report.notes[:MAX_NOTES])
     if len(report.notes) > MAX_NOTES:
-        yield Line(f"       {count_of(len(report.notes) - MAX_NOTES, 'more note')} in the full report", "quiet")
+        yield Line(f"       {counted(len(report.notes) - MAX_NOTES, 'more note')} in the full report", "quiet")
     if report.forecast is not None:
         yield Line(" ".join(report.forecast.advice[:2]), label="FP8  ", label_style="strong")
     if folder is not None:
@@ -355,7 +353,7 @@ def _mistakes(precision: RunPrecision) -> Iterator[Block]:
         yield Line(f"Fix: {mistake.action}", "good", label="     ")
     more = len(precision.mistakes) - MAX_MISTAKES
     if more > 0:
-        yield Line(f"      {count_of(more, 'more mistake')} in the full report", "quiet")
+        yield Line(f"      {counted(more, 'more mistake')} in the full report", "quiet")
 
 
 def _saving(finding: Finding) -> str:

@@ -15,8 +15,8 @@ from lightning_perf.analysis.model.memory import AliveBlocks, DeviceMemory, Peak
 from lightning_perf.analysis.model.modules import CallTree, ModuleTree
 from lightning_perf.analysis.model.operators import OperatorRow, OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.savings import counted, each
-from lightning_perf.report.labels import CATEGORY_LABELS, MEMORY_LABELS, PHASE_LABELS, count_of, is_amd, matrix_units
+from lightning_perf.findings.savings import each
+from lightning_perf.report.labels import CATEGORY_LABELS, MEMORY_LABELS, PHASE_LABELS, is_amd, matrix_units
 from lightning_perf.report.sections.device import curve
 from lightning_perf.report.sentences import batch_sentences
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory
@@ -41,7 +41,7 @@ from lightning_perf.show.blocks import (
 )
 from lightning_perf.show.plots import Trace, area, bytes_axis, line, peak, time_axis, upright
 from lightning_perf.show.terminal_text import kernel_text
-from lightning_perf.units import format_bytes, format_count, format_duration, format_share
+from lightning_perf.units import counted, format_bytes, format_count, format_duration, format_share
 
 MOST_ROWS = 10_000
 """Rows of a long table on a page, of all ranks together. They bound the size of the page."""
@@ -274,7 +274,7 @@ def _call_tree(tree: CallTree, of_what: str) -> Iterator[Block]:
 
     calls = Field("calls", "count", "calls", per=steps)
     found = tabulate(tree.rows, (Field("operator", "code", "name"), *times("device"), *times("host"), calls))
-    left_out = f"{count_of(tree.left_out, 'cheaper call path')} left out" if tree.left_out else of_what
+    left_out = f"{counted(tree.left_out, 'cheaper call path')} left out" if tree.left_out else of_what
     yield Heading("Call tree", definition="call-tree", aside=left_out)
     yield replace(found, parents=tuple(row.parent for row in tree.rows))
 

@@ -126,7 +126,7 @@ class EventText:
             if len(text) > _LARGEST_HEAD_BYTES:
                 break
         if not text:
-            raise TraceError(self._path, "holds only blanks", "Record the trace again")
+            raise TraceError(self._path, "holds no text: it is blank, cut off or damaged", "Record the trace again")
         raise TraceError(self._path, 'looks like JSON, but holds no list of "traceEvents"', _NOT_A_TRACE)
 
     def _read_first_key(self) -> bytes | None:

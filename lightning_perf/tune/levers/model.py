@@ -6,7 +6,7 @@ import torch
 from msgspec import Struct
 from torch import nn
 
-from lightning_perf.machine.environment import has_cpp_compiler
+from lightning_perf.machine.environment import missing_cpp_compiler
 from lightning_perf.machine.page_faults import KEEP_MEMORY, allocator_name, keep_memory
 from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine, Setting
@@ -133,7 +133,7 @@ class Compiled(Struct, frozen=True):
     def missing(self, training: Training, machine: Machine) -> str | None:
         if self.mode == "reduce-overhead" and machine.device != "cuda":
             return "CUDA graphs need a CUDA GPU"
-        if machine.device == "cpu" and not has_cpp_compiler():
+        if machine.device == "cpu" and missing_cpp_compiler() is not None:
             return "needs a C++ compiler: install g++"
         is_compiled = any(isinstance(part, torch._dynamo.OptimizedModule) for part in training.module.modules())
         return "the module is compiled already" if is_compiled else None

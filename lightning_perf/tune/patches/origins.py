@@ -1,4 +1,4 @@
-"""Finds where the value of an argument may come from: a key of a YAML file, or a constant elsewhere in Python.
+"""Finds where the value of an argument may come from: a key of a YAML or JSON file, or a constant elsewhere in Python.
 
 Names only suggest these places. A run of an edited copy of the project shows whether the value arrives.
 """
@@ -6,6 +6,7 @@ Names only suggest these places. A run of an edited copy of the project shows wh
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -27,7 +28,7 @@ _NOT_PARAMETERS = {"_target_", "_convert_", "_partial_", "_recursive_", "default
 
 def parse_file(path: str, source: bytes) -> SourceFile:
     """Parse a file by its name."""
-    return (YamlFile if path.endswith((".yaml", ".yml")) else PythonFile).parse(source)
+    return (YamlFile if path.endswith((".yaml", ".yml", ".json")) else PythonFile).parse(source)
 
 
 def find_origins(
@@ -66,7 +67,7 @@ def _in_yaml(
                 yield 5 + 1 / len(given), origin
         elif isinstance(node.value, str) and _same(data.get(name), old):
             begin, end = file.offset(node.start_mark.index), file.offset(node.end_mark.index)
-            text = yaml_text(new, file.source[begin:end].decode())
+            text = _text(path, new, file.source[begin:end].decode())
             line = node.start_mark.line + 1
             inserted = text if begin < end else f" {text}"
             yield 1 - fits, Origin(path, line, begin, end, inserted, f"{name}: {text}", new, (*keys, name))
@@ -87,14 +88,16 @@ def _mappings(node: Any, data: Any, keys: tuple[Any, ...] = ()) -> Iterator[tupl
 def _added(file: YamlFile, path: str, keys: tuple[Any, ...], mapping: Any, new: Value) -> Origin | None:
     """Return the edit that adds a key after the last simple entry of a mapping."""
     source = file.source.decode()
-    text = f"{keys[-1]}: {yaml_text(new, source)}"
     simple = [(key, value) for key, value in mapping.value if isinstance(value.value, str)]
     if not simple:
         return None
     key, value = simple[-1]
+    name = json.dumps(keys[-1]) if path.endswith(".json") else keys[-1]
+    text = f"{name}: {_text(path, new, source)}"
     line = value.end_mark.line + 1
     if mapping.flow_style:
-        at, added = value.end_mark.index, f", {text}"
+        gap = source[max(source.rfind("\n", 0, key.start_mark.index), 0) : key.start_mark.index]
+        at, added = value.end_mark.index, f",{' ' if gap.strip() else gap}{text}"
     elif (end := source.find("\n", max(key.end_mark.index, value.end_mark.index - 1))) < 0:
         at, added = len(source), f"\n{' ' * key.start_mark.column}{text}"
     else:
@@ -102,6 +105,10 @@ def _added(file: YamlFile, path: str, keys: tuple[Any, ...], mapping: Any, new: 
         at, added = end + 1, f"{' ' * key.start_mark.column}{text}{ending}"
     begin = file.offset(at)
     return Origin(path, line, begin, begin, added, text, new, keys)
+
+
+def _text(path: str, value: Value, near: str) -> str:
+    return json.dumps(value) if path.endswith(".json") else yaml_text(value, near)
 
 
 def _in_python(

@@ -202,7 +202,7 @@ def _shown(path: str, root: Path) -> str:
     return Path(path).relative_to(root).as_posix() if Path(path).is_relative_to(root) else path
 
 
-_PARSER = ".hf_argparser."
+_PARSER = "hf_argparser."
 
 
 def _options(setting: Setting, prefix: str) -> str:

@@ -67,9 +67,9 @@ class LightningTrainer:
     def fit(self, callback: Any, folder: str, max_steps: int = MAX_STEPS) -> None:
         _fit(self.training, [] if callback is None else [callback], folder, max_steps)
 
-    def fit_on(self, devices: int, callbacks: list[Any], folder: str, steps: int) -> None:
+    def fit_on(self, devices: int, callback: Any, folder: str, steps: int) -> None:
         """Train on several devices, with this process for one of them."""
-        _fit(self.training, [*callbacks, _End(steps)], folder, devices=devices)
+        _fit(self.training, [callback, _End(steps)], folder, devices=devices)
 
     def record(self, folder: str, *, skip_first: int, warmup: int, active: int, probe_s: float) -> None:
         callback = PerfCallback(

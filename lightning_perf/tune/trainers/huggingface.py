@@ -62,7 +62,7 @@ _OF_LOADER = {
 }
 """Arguments that a loader follows, unless the script makes it itself."""
 
-_AS_MADE = "_lightning_perf_as_made"
+_AS_MADE, _PARSED = "_lightning_perf_as_made", "_lightning_perf_parsed"
 _UNSTEADY = {"output_dir", "logging_dir", "run_name", "torch_compile_backend"}
 """Arguments that may differ from run to run, or that follow from others."""
 
@@ -72,14 +72,19 @@ _ITS_OWN_KEPT = {"DefaultFlowCallback", "TrainerCallback", "ExportableState"}
 
 
 def watch_arguments(module: ModuleType, calls: Any) -> None:
-    """Note the calls that make `TrainingArguments`, and the values that they give."""
+    """Note the calls that make `TrainingArguments`, the values that they give, and the classes of their parser."""
     kind: Any = module.TrainingArguments
     complete = kind.__post_init__
 
     def noted(self: Any) -> None:
-        calls.note(self, sys._getframe(1))
+        caller: Any = sys._getframe(1)
+        while caller.f_code.co_name == "__post_init__":  # of a subclass, which may be the user's
+            caller = caller.f_back
+        calls.note(self, caller)
         complete(self)
         vars(self)[_AS_MADE] = dict(vars(self))
+        # The caller is the ``__init__`` of the data class. A parser calls it in a method of its own.
+        vars(self)[_PARSED] = getattr(caller.f_back.f_locals.get("self"), "dataclass_types", ())
 
     kind.__post_init__ = noted
 
@@ -216,8 +221,7 @@ class HuggingFaceTrainer:
 
     def parameters(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         # A parser may read several data classes of the script from one file.
-        theirs = filter(dataclasses.is_dataclass, vars(sys.modules["__main__"]).values())
-        fields = [field.name for kind in theirs for field in dataclasses.fields(kind)]
+        fields = (field.name for kind in vars(self._made).get(_PARSED, ()) for field in dataclasses.fields(kind))
         return {"TrainingArguments": ((*self._given, *fields),)}
 
     def sites(self, calls: Any) -> dict[str, tuple[Site | str, ...]]:

@@ -79,7 +79,9 @@ def read_image_set(path: Path, size: int, *, copies: int | None = None, skip_unr
 def _from_tables(source: Source, names: Sequence[str], size: int) -> ImageSet:
     tables = {name: read_table(source, name, size) for name in names}
     label_names = [label for labels, _ in tables.values() for label in labels]
-    sides = np.concatenate([np.full(len(labels), "test" in name.lower()) for name, (labels, _) in tables.items()])
+    sides = np.concatenate(
+        [np.full(len(labels), "test" in Path(name).name.lower()) for name, (labels, _) in tables.items()]
+    )
     classes = _classes(source, label_names)
     return ImageSet(
         path=source.path,

@@ -69,10 +69,7 @@ def test_nothing_of_trainings_on_a_device_or_without_operators() -> None:
     assert host_compute(convolving(on_processor(trains=False)).build()) is None
     assert host_compute(convolving(TraceBuilder().gpu("NVIDIA A100")).build()) is None
     assert host_compute(TraceBuilder().step(1, 0, 100).build()) is None
-
-
-def test_a_processor_beside_an_unused_device_counts() -> None:
-    assert host_compute(convolving(on_processor().gpu("NVIDIA A100")).build()) is not None
+    assert host_compute(convolving(on_processor().gpu("NVIDIA A100")).build()) is not None  # it is not used
 
 
 def test_sizes_of_damaged_shapes_stay_within_64_bits() -> None:

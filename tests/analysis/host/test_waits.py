@@ -138,23 +138,28 @@ def training(*, flag_us: int = 100, marked: bool = True, device: bool = False, b
     return builder
 
 
-def test_a_broadcast_that_is_read_at_once_between_two_batches() -> None:
-    assert stop_flags(training().build()) == StopFlags(3, 3, 300 * US, 300 * US)
-    assert stop_flags(training(batches=2).build()) == StopFlags(3, 6, 600 * US, 600 * US)
+WITH_OTHER_WORK = (
+    TraceBuilder()
+    .step(0, 0, 1000)
+    .annotation("perf::forward", 0, 500)
+    .op("c10d::broadcast_", 600, 20)
+    .op("aten::add", 630, 5)
+    .op("aten::item", 640, 5)
+)
 
 
-def test_device_work_hides_it() -> None:
-    assert stop_flags(training(device=True).build()) == StopFlags(3, 3, 300 * US, 3 * 60 * US)
-
-
-def test_without_our_marks_nothing_is_said_to_be_lightnings() -> None:
-    assert stop_flags(training(marked=False).build()) is None
-
-
-def test_a_broadcast_with_other_work_after_it_is_none() -> None:
-    builder = TraceBuilder().step(0, 0, 1000).annotation("perf::forward", 0, 500)
-    builder.op("c10d::broadcast_", 600, 20).op("aten::add", 630, 5).op("aten::item", 640, 5)
-    assert stop_flags(builder.build()) is None
+@pytest.mark.parametrize(
+    ("recorded", "found"),
+    [
+        (training(), StopFlags(3, 3, 300 * US, 300 * US)),
+        (training(batches=2), StopFlags(3, 6, 600 * US, 600 * US)),
+        (training(device=True), StopFlags(3, 3, 300 * US, 3 * 60 * US)),  # device work hides it
+        (training(marked=False), None),  # without our marks nothing is said to be Lightning's
+        (WITH_OTHER_WORK, None),
+    ],
+)
+def test_a_broadcast_that_is_read_at_once_between_two_batches(recorded: TraceBuilder, found: StopFlags | None) -> None:
+    assert stop_flags(recorded.build()) == found
 
 
 @pytest.mark.parametrize(("flag_us", "found"), [(100, True), (31, True), (28, False)])

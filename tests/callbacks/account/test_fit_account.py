@@ -15,15 +15,16 @@ from lightning_perf import PerfCallback
 from lightning_perf.callbacks import session
 from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
-from tests.callbacks.perf_training import assert_untapped, quick
+from tests.callbacks.perf_training import fit, quick
 from tests.callbacks.training import (
     PACKAGES,
     Points,
     Stream,
+    failing,
+    hooked,
     loader,
     make_module,
     make_trainer,
-    package,
     recording_logger,
 )
 
@@ -50,6 +51,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def account(folder: Path, batches: Any, **options: Any) -> FitAccount:
+    """Fit, and return the account."""
+    fit(folder, batches, **options)
+    return account_of(folder)
+
+
 def account_of(folder: Path) -> FitAccount:
     (path,) = [path for found in folder.rglob("account.rank0.jsonl") for path in account_paths(found.parent)]
     return read_account(path)  # checks that the entries add up to the wall time
@@ -62,24 +69,11 @@ def times(account: FitAccount) -> dict[str, float]:
 
 def sleeper(clock: Clock, name: str = PACKAGES[0], **hooks: float) -> Any:
     """A callback that sleeps in some hooks."""
-    base = package(f"{name}.callbacks").Callback
-    return type("Sleeper", (base,), {hook: sleeping(clock, ms) for hook, ms in hooks.items()})()
+    return hooked("Sleeper", name, **{hook: sleeping(clock, ms) for hook, ms in hooks.items()})
 
 
 def sleeping(clock: Clock, ms: float) -> Any:
     return lambda *args, **kwargs: clock.sleep(ms)
-
-
-class SlowPoints(Points):
-    """A data set that takes 1 ms per sample, in the process of the training."""
-
-    def __init__(self, size: int, clock: Clock) -> None:
-        super().__init__(size)
-        self.clock = clock
-
-    def __getitem__(self, index: int) -> Any:
-        self.clock.sleep(1)
-        return super().__getitem__(index)
 
 
 def slow_module(clock: Clock, name: str = PACKAGES[0], **overrides: Any) -> Any:
@@ -88,6 +82,7 @@ def slow_module(clock: Clock, name: str = PACKAGES[0], **overrides: Any) -> Any:
     def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
         clock.sleep(10 if getattr(self, "warm", False) else 100)
         self.warm = True
+        self.log("loss", 1.0)
         return self.loss(batch)
 
     def validation_step(self: Any, batch: Any, batch_idx: int) -> None:
@@ -119,10 +114,14 @@ def test_planted_delays_have_their_exact_size_and_their_name(
     )
     logger = recording_logger(tmp_path, name)
     logger.log_metrics = lambda *args, **kwargs: clock.sleep(11)
-    trainer = make_trainer(
+    points = functools.partial(Points, before=sleeping(clock, 1))  # a sample takes 1 ms, in this process
+    found = account(
         tmp_path,
-        quick(log_metrics=False),
-        name,
+        DataLoader(points(6), 2),
+        val=DataLoader(points(4), 2),
+        module=slow_module(clock, name),
+        callback=quick(log_metrics=False),
+        name=name,
         callbacks=[callback],
         logger=logger,
         log_every_n_steps=1,
@@ -130,21 +129,7 @@ def test_planted_delays_have_their_exact_size_and_their_name(
         num_sanity_val_steps=1,
         profiler=profiler,
     )
-
-    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
-        clock.sleep(10 if getattr(self, "warm", False) else 100)
-        self.warm = True
-        self.log("loss", 1.0)
-        return self.loss(batch)
-
-    points = functools.partial(SlowPoints, clock=clock)
-    trainer.fit(
-        slow_module(clock, name, training_step=training_step),
-        DataLoader(points(6), 2),
-        DataLoader(points(4), 2),
-    )
-    account = account_of(tmp_path)
-    assert times(account) == {
+    assert times(found) == {
         "set-up/Trainer and strategy": 7,
         "data preparation/prepare_data": 50,
         "sanity check/": 2 + 20 + 3,
@@ -163,12 +148,12 @@ def test_planted_delays_have_their_exact_size_and_their_name(
         "callbacks/Sleeper.teardown": 9,
         "tear-down/": 5,
     }
-    assert account.wall_ns == clock.now_ns
-    assert (account.end, account.steps, account.batches, account.samples) == ("returned", 6, 6, 12)
-    assert (account.epochs, account.validations) == (2, 2)
+    assert found.wall_ns == clock.now_ns
+    assert (found.end, found.steps, found.batches, found.samples) == ("returned", 6, 6, 12)
+    assert (found.epochs, found.validations) == (2, 2)
     before_first_step_ms = 7 + 50 + 25 + 8 + 6
-    assert account.first_step_end_ns == (before_first_step_ms + 2 + 100 + 2 + 11) * 1e6
-    assert account.entry("callbacks", "Sleeper.on_train_batch_end").count == 6
+    assert found.first_step_end_ns == (before_first_step_ms + 2 + 100 + 2 + 11) * 1e6
+    assert found.entry("callbacks", "Sleeper.on_train_batch_end").count == 6
 
 
 def test_a_checkpoint_is_divided_into_gathering_and_writing(tmp_path: Path, clock: Clock) -> None:
@@ -183,17 +168,17 @@ def test_a_checkpoint_is_divided_into_gathering_and_writing(tmp_path: Path, cloc
     def on_save_checkpoint(self: Any, checkpoint: dict[str, Any]) -> None:
         clock.sleep(30)
 
-    trainer = make_trainer(
+    trainer = fit(
         tmp_path,
-        quick(),
+        6,
+        module=make_module(on_save_checkpoint=on_save_checkpoint),
         callbacks=[ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=2, save_top_k=-1)],
         enable_checkpointing=True,
         plugins=[SlowDisk()],
     )
-    trainer.fit(make_module(on_save_checkpoint=on_save_checkpoint), loader(6))
-    account = account_of(tmp_path)
-    assert times(account) == {"checkpoints/write": 3 * 70, "checkpoints/gather": 3 * 30}
-    assert account.entry("checkpoints", "gather").count == 3
+    found = account_of(tmp_path)
+    assert times(found) == {"checkpoints/write": 3 * 70, "checkpoints/gather": 3 * 30}
+    assert found.entry("checkpoints", "gather").count == 3
     assert "save_checkpoint" not in vars(trainer.strategy)
 
 
@@ -201,12 +186,10 @@ def test_a_checkpoint_is_divided_into_gathering_and_writing(tmp_path: Path, cloc
 def test_the_first_step_lasts_until_an_optimizer_has_stepped(
     tmp_path: Path, clock: Clock, accumulate: int, first: float, steps: int
 ) -> None:
-    trainer = make_trainer(tmp_path, quick(), accumulate_grad_batches=accumulate)
-    trainer.fit(slow_module(clock), loader(5))
-    account = account_of(tmp_path)
-    assert times(account)["first step/forward"] == first
-    assert times(account)["training steps/forward"] == 140 - first
-    assert (account.batches, account.steps) == (5, steps)
+    found = account(tmp_path, 5, module=slow_module(clock), accumulate_grad_batches=accumulate)
+    assert times(found)["first step/forward"] == first
+    assert times(found)["training steps/forward"] == 140 - first
+    assert (found.batches, found.steps) == (5, steps)
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -218,13 +201,8 @@ def test_manual_optimization(tmp_path: Path, clock: Clock, raw: bool) -> None:
         self.manual_backward(self.loss(batch))
         optimizer.step(lambda: clock.sleep(3))
 
-    def init(self: Any) -> None:
-        super(type(self), self).__init__()
-        self.automatic_optimization = False
-
-    trainer = make_trainer(tmp_path, quick())
-    trainer.fit(make_module(training_step=training_step, __init__=init), loader(4))
-    found = times(account_of(tmp_path))
+    module = make_module(training_step=training_step, automatic_optimization=False)
+    found = times(account(tmp_path, 4, module=module))
     inner = {"first step/forward": 13.0, "training steps/forward": 39.0}
     outer = {
         "first step/forward": 10.0,
@@ -236,11 +214,9 @@ def test_manual_optimization(tmp_path: Path, clock: Clock, raw: bool) -> None:
 
 
 def test_validation_inside_an_epoch_is_not_part_of_a_step(tmp_path: Path, clock: Clock) -> None:
-    trainer = make_trainer(tmp_path, quick(), val_check_interval=2, accumulate_grad_batches=4)
-    trainer.fit(slow_module(clock), loader(8), loader(3))
-    account = account_of(tmp_path)
-    assert account.validations == 4
-    assert times(account) == {
+    found = account(tmp_path, 8, val=3, module=slow_module(clock), val_check_interval=2, accumulate_grad_batches=4)
+    assert found.validations == 4
+    assert times(found) == {
         "set-up/Trainer and strategy": 7,
         "data preparation/prepare_data": 50,
         "first step/forward": 130,
@@ -256,9 +232,8 @@ def test_data_sets_without_a_length_and_reloaded_loaders(tmp_path: Path, clock: 
         clock.sleep(40)
         return DataLoader(Stream(6), 2)
 
-    trainer = make_trainer(tmp_path, quick(), max_epochs=2, reload_dataloaders_every_n_epochs=1)
-    trainer.fit(slow_module(clock, train_dataloader=train_dataloader))
-    found = times(account_of(tmp_path))
+    module = slow_module(clock, train_dataloader=train_dataloader)
+    found = times(account(tmp_path, None, module=module, max_epochs=2, reload_dataloaders_every_n_epochs=1))
     assert found["data preparation/train_dataloader"] == 80
     assert found["first step/forward"] + found["training steps/forward"] == 150
 
@@ -268,17 +243,15 @@ def test_starts_of_workers_are_listed_by_epoch(tmp_path: Path, persistent: bool)
     def data(batches: int) -> Any:
         return DataLoader(Points(2 * batches), 2, num_workers=1, persistent_workers=persistent)
 
-    trainer = make_trainer(tmp_path, quick(), max_epochs=3)
-    trainer.fit(make_module(), data(3), data(2))
-    account = account_of(tmp_path)
-    assert [(s.stage, s.epoch, s.workers, s.persistent) for s in account.starts] == [
+    found = account(tmp_path, data(3), val=data(2), max_epochs=3)
+    assert [(s.stage, s.epoch, s.workers, s.persistent) for s in found.starts] == [
         (stage, epoch, 1, persistent) for epoch in range(3) for stage in ("training", "validation")
     ]
     for stage in ("training", "validation"):
-        of_stage = [start for start in account.starts if start.stage == stage]
-        assert account.entry("worker start-up", stage).count == 3
-        assert sum(start.start_ns for start in of_stage) == account.entry("worker start-up", stage).time_ns
-        first = account.entry("worker start-up", f"{stage}: first batch")
+        of_stage = [start for start in found.starts if start.stage == stage]
+        assert found.entry("worker start-up", stage).count == 3
+        assert sum(start.start_ns for start in of_stage) == found.entry("worker start-up", stage).time_ns
+        first = found.entry("worker start-up", f"{stage}: first batch")
         assert first.count == 3
         assert sum(start.first_batch_ns for start in of_stage) == pytest.approx(first.time_ns, abs=1e6)
     assert DataLoader.__iter__ is LOADER_ITER
@@ -288,14 +261,11 @@ def test_a_loader_of_the_program_belongs_to_the_callback_that_iterates_over_it(t
     def on_train_epoch_start(self: Any, trainer: Any, module: Any) -> None:
         assert len(list(DataLoader(Points(4), 2, num_workers=1))) == 2
 
-    from lightning.pytorch.callbacks import Callback
-
-    callback = type("Reads", (Callback,), {"on_train_epoch_start": on_train_epoch_start})()
-    make_trainer(tmp_path, quick(), callbacks=[callback]).fit(make_module(), loader(3))
-    account = account_of(tmp_path)
-    assert "worker start-up" not in {entry.group for entry in account.entries if entry.time_ns}
-    assert not account.starts
-    assert account.entry("callbacks", "Reads.on_train_epoch_start").time_ns > 0
+    callback = hooked("Reads", on_train_epoch_start=on_train_epoch_start)
+    found = account(tmp_path, 3, callbacks=[callback])
+    assert "worker start-up" not in {entry.group for entry in found.entries if entry.time_ns}
+    assert not found.starts
+    assert found.entry("callbacks", "Reads.on_train_epoch_start").time_ns > 0
 
 
 @pytest.mark.parametrize("error", [RuntimeError("planted"), KeyboardInterrupt()])
@@ -309,9 +279,9 @@ def test_a_fit_that_fails_leaves_its_account(tmp_path: Path, clock: Clock, error
     trainer = make_trainer(tmp_path, quick(), callbacks=[sleeper(clock, on_train_batch_end=2)])
     with pytest.raises((RuntimeError, SystemExit)):
         trainer.fit(make_module(training_step=training_step), loader(6))
-    account = account_of(tmp_path)
-    assert account.end == "exception"
-    assert times(account) == {
+    found = account_of(tmp_path)
+    assert found.end == "exception"
+    assert times(found) == {
         "first step/forward": 10,
         "training steps/forward": 30,
         "callbacks/Sleeper.on_train_batch_end": 6,
@@ -326,47 +296,28 @@ def test_the_account_covers_the_fit_and_the_process_before_it(tmp_path: Path) ->
     start_ns = time.perf_counter_ns()
     trainer.fit(module, loader(8), loader(2))
     outside_ns = time.perf_counter_ns() - start_ns
-    account = account_of(tmp_path)
-    assert 0 < account.wall_ns <= outside_ns
-    assert all(entry.time_ns >= 0 for entry in account.entries)
-    assert "own cost" in {entry.group for entry in account.entries if entry.time_ns}
+    found = account_of(tmp_path)
+    assert 0 < found.wall_ns <= outside_ns
+    assert all(entry.time_ns >= 0 for entry in found.entries)
+    assert "own cost" in {entry.group for entry in found.entries if entry.time_ns}
     assert not {"start", "stop", "profile", "describe"} & vars(trainer.profiler).keys()
     # A second fit of the same process and callback has an account of its own, and nothing before it.
-    trainer = make_trainer(tmp_path / "second", callback)
-    trainer.fit(module, loader(3))
-    second = account_of(tmp_path / "second")
+    second = account(tmp_path / "second", 3, callback=callback)
     assert (second.steps, second.before_ns) == (3, None)
-
-
-def test_other_functions_of_a_trainer_have_no_account(tmp_path: Path) -> None:
-    callback = quick()
-    trainer = make_trainer(tmp_path, callback)
-    trainer.validate(make_module(), loader(2), verbose=False)
-    assert_untapped(trainer)
-    assert not list(tmp_path.rglob("account.*"))
 
 
 def test_a_learning_rate_search_belongs_to_its_callback(tmp_path: Path, clock: Clock) -> None:
     from lightning.pytorch.callbacks import LearningRateFinder
 
-    def init(self: Any) -> None:
-        super(type(self), self).__init__()
-        self.lr = 0.1
-
-    module = slow_module(clock, __init__=init)
-    trainer = make_trainer(tmp_path, quick(), callbacks=[LearningRateFinder(num_training_steps=6)])
-    trainer.fit(module, loader(8))
-    account = account_of(tmp_path)
-    assert account.batches == 8
-    assert times(account)["callbacks/LearningRateFinder.on_fit_start"] >= 100
-    assert times(account)["first step/forward"] == 10
+    finder = LearningRateFinder(num_training_steps=6)
+    found = account(tmp_path, 8, module=slow_module(clock, lr=0.1), callbacks=[finder])
+    assert found.batches == 8
+    assert times(found)["callbacks/LearningRateFinder.on_fit_start"] >= 100
+    assert times(found)["first step/forward"] == 10
 
 
 def test_a_fault_of_the_account_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Any, **_: Any) -> None:
-        raise ValueError("planted")
-
-    monkeypatch.setattr(FitAccountant, "_end_of_first_step", broken)
+    monkeypatch.setattr(FitAccountant, "_end_of_first_step", failing(ValueError("planted")))
     trainer, module, data = make_trainer(tmp_path, PerfCallback(report="none")), make_module(), loader(3)
     with pytest.warns(RuntimeWarning, match="account of the fit is left out") as caught:
         trainer.fit(module, data)

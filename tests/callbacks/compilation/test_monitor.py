@@ -20,7 +20,7 @@ from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.fit.account import read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation
 from tests.callbacks.perf_training import fit, quick
-from tests.callbacks.training import Points, make_module
+from tests.callbacks.training import Points, context, make_module
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +71,8 @@ def test_each_compilation_gets_its_moment(tmp_path: Path, monkeypatch: pytest.Mo
     looks = [[made(number)] for number in range(6)]
     fake = Compiled(looks)
     monkeypatch.setattr(monitor_module, "TorchCompiler", lambda since_ns: fake)
-    state, path = FitState(), tmp_path / "compile.rank0.jsonl"
-    monitor = CompileMonitor(state, path=path, model=None, errors=ErrorReporter())
+    state = FitState()
+    monitor = CompileMonitor(context(tmp_path, state=state))
     state.recording = True
     monitor.on_step_start()
     monitor.on_training_pause()
@@ -81,7 +81,7 @@ def test_each_compilation_gets_its_moment(tmp_path: Path, monkeypatch: pytest.Mo
     state.step = state.whole_steps = 1
     monitor.on_step_start()
     monitor.close()
-    found = [(each.moment, each.step, each.recorded) for each in COMPILATIONS.read(path)]
+    found = [(each.moment, each.step, each.recorded) for each in COMPILATIONS.read_all(tmp_path)]
     assert found == [
         ("before training", None, False),
         ("before training", None, False),
@@ -102,7 +102,7 @@ def test_an_error_is_reported_once_and_ends_the_monitor(tmp_path: Path, monkeypa
     monkeypatch.setattr(monitor_module, "TorchCompiler", lambda since_ns: broken)
     errors = ErrorReporter()
     with pytest.warns(RuntimeWarning, match="compilations are not followed any more.*another torch"):
-        monitor = CompileMonitor(FitState(), path=tmp_path / "compile.rank0.jsonl", model=None, errors=errors)
+        monitor = CompileMonitor(context(tmp_path, errors=errors))
     monitor.on_step_start()
     monitor.close()
     assert len(errors.messages) == 1
@@ -114,10 +114,8 @@ def test_modules_are_named_by_the_lines_of_their_functions(tmp_path: Path, monke
     line = Block.forward.__code__.co_firstlineno
     looks = [[made(0, file=__file__, line=line + 1)], [made(1, file=__file__, line=1)]]
     monkeypatch.setattr(monitor_module, "TorchCompiler", lambda since_ns: Compiled(looks))
-    path = tmp_path / "compile.rank0.jsonl"
-    model = nn.ModuleList([Block(), Block(), Block()])
-    CompileMonitor(FitState(), path=path, model=model, errors=ErrorReporter()).close()
-    assert [each.module for each in COMPILATIONS.read(path)] == ["0 and 2 more (Block)", ""]
+    CompileMonitor(context(tmp_path, model=nn.ModuleList([Block(), Block(), Block()]))).close()
+    assert [each.module for each in COMPILATIONS.read_all(tmp_path)] == ["0 and 2 more (Block)", ""]
 
 
 def test_a_changing_shape_is_in_the_report(tmp_path: Path) -> None:
@@ -164,5 +162,5 @@ def test_compilations_of_the_sanity_check_are_before_training(tmp_path: Path) ->
     assert account.compile_ns is None  # none of it in the first step
 
 
-def test_a_state_is_enough_of_a_model(tmp_path: Path) -> None:
-    CompileMonitor(FitState(), path=None, model=SimpleNamespace(), errors=ErrorReporter()).close()
+def test_a_state_is_enough_of_a_model() -> None:
+    CompileMonitor(context(model=SimpleNamespace())).close()

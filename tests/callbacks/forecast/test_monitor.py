@@ -17,7 +17,7 @@ from lightning_perf.callbacks.forecast.formats import FORMATS
 from lightning_perf.callbacks.forecast.rounding import RECIPES
 from lightning_perf.callbacks.forecast.sampling import ForecastBudget
 from lightning_perf.run_files.numerics.samples import FORECAST, LayerSample
-from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
+from tests.callbacks.training import failing, failing_step, loader, make_module, make_trainer
 
 
 def perf(folder: Path, **options: Any) -> PerfCallback:
@@ -59,24 +59,21 @@ def test_a_fit_leaves_samples(tmp_path, precision):
     assert forecast.advice[0] == "FP8 would be safe in all 2 layers."
 
 
+def slow(module: Any, rate: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), rate)
+
+
 def test_outliers_make_a_layer_unsafe(tmp_path):
-    class Spiky(package(PACKAGES[0]).LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.sound, self.spiky = nn.Linear(64, 64), nn.Linear(64, 64)
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        torch.manual_seed(batch_idx)
+        x = torch.randn(32, 64)
+        spikes = x.clone()
+        spikes[0] = 3e6  # one sample sets the scale of the tensor, and flushes all others
+        return (self.sound(x).square().mean() + self.spiky(spikes)[1:].square().mean()) * 1e-3
 
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            torch.manual_seed(batch_idx)
-            x = torch.randn(32, 64)
-            spikes = x.clone()
-            spikes[0] = 3e6  # one sample sets the scale of the tensor, and flushes all others
-            return (self.sound(x).square().mean() + self.spiky(spikes)[1:].square().mean()) * 1e-3
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 1e-6)
-
-    train(tmp_path, Spiky(), perf(tmp_path / "perf", forecast=1.0))
+    module = make_module(training_step=training_step, configure_optimizers=lambda self: slow(self, 1e-6))
+    module.sound, module.spiky = nn.Linear(64, 64), nn.Linear(64, 64)
+    train(tmp_path, module, perf(tmp_path / "perf", forecast=1.0))
     forecast = forecast_of(tmp_path)
     assert forecast.recipes["fp8"].keep_out == ("spiky",)
     assert forecast.recipes["bf16"].keep_out == ()
@@ -86,21 +83,15 @@ def test_outliers_make_a_layer_unsafe(tmp_path):
 
 
 def test_frozen_unused_checkpointed_and_shared_layers(tmp_path):
-    class Odd(package(PACKAGES[0]).LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.frozen, self.unused, self.shared, self.checked = (nn.Linear(4, 4) for _ in range(4))
-            self.frozen.requires_grad_(False)
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        x = self.shared(self.shared(self.frozen(batch[0])).relu_())
+        return checkpoint(self.checked, x, use_reentrant=False).sum()
 
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            x = self.shared(self.shared(self.frozen(batch[0])).relu_())
-            return checkpoint(self.checked, x, use_reentrant=False).sum()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.01)
-
-    train(tmp_path, Odd(), perf(tmp_path / "perf", forecast=1.0))
+    # It does not use its own layers.
+    module = make_module(training_step=training_step, configure_optimizers=lambda self: slow(self, 0.01))
+    module.frozen, module.shared, module.checked = (nn.Linear(4, 4) for _ in range(3))
+    module.frozen.requires_grad_(False)
+    train(tmp_path, module, perf(tmp_path / "perf", forecast=1.0))
     found = {sample.layer: sample for sample in samples(tmp_path)}
     assert set(found) == {"frozen", "shared", "checked"}
     assert set(found["frozen"].products) == {"forward"}
@@ -132,10 +123,8 @@ def test_compiled_models_are_left_out_with_a_message(tmp_path):
 
 
 def test_an_error_in_a_hook_is_one_warning(tmp_path, monkeypatch):
-    def fail(*_: Any) -> None:
-        raise RuntimeError("broken sampler")
-
-    monkeypatch.setattr("lightning_perf.callbacks.forecast.monitor.MatrixSampler", fail)
+    sampler = failing(RuntimeError("broken sampler"))
+    monkeypatch.setattr("lightning_perf.callbacks.forecast.monitor.MatrixSampler", sampler)
     ours, plain = make_module(), make_module()
     with pytest.warns(RuntimeWarning, match="broken sampler") as caught:
         train(tmp_path, ours, perf(tmp_path / "perf", forecast=1.0))
@@ -147,12 +136,7 @@ def test_an_error_in_a_hook_is_one_warning(tmp_path, monkeypatch):
 
 
 def test_a_failing_fit_keeps_its_samples(tmp_path):
-    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
-        if batch_idx == 30:
-            raise ValueError("bad batch")
-        return self.loss(batch)
-
-    module = make_module(training_step=training_step)
+    module = make_module(training_step=failing_step(ValueError("bad batch"), 30))
     with pytest.raises(ValueError, match="bad batch"):
         train(tmp_path, module, perf(tmp_path / "perf", forecast=1.0))
     assert {sample.layer for sample in samples(tmp_path)} == {"layer.0", "layer.2"}

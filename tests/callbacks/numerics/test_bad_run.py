@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from lightning_perf.callbacks.precision import switch as precision_switch
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.report.build import build_report
 from lightning_perf.run_files.numerics.precision import PRECISION_NAME, read_precision
+from tests.callbacks.precision_gallery import planted
 from tests.callbacks.precision_training import batches
 from tests.callbacks.training import make_trainer
 from tests.support.schemas import load_document
@@ -39,26 +40,25 @@ class Exploding(nn.Module):
         return square / (square.amax(-1, keepdim=True) + 1)
 
 
-class Net(pl.LightningModule):
-    def __init__(self, bad_step: int = 3) -> None:
-        super().__init__()
+class Net(planted.Net):
+    """Overflows from a batch on. From its third batch on, its loss has a further term."""
+
+    def __init__(self, bad_step: int = 3, term: Callable[[Any, torch.Tensor], torch.Tensor] | None = None) -> None:
+        super().__init__(fixed=True)
+        self.bad_step, self.term = bad_step, term
+
+    def build(self) -> None:
+        del self.net
         torch.manual_seed(0)
-        self.bad_step = bad_step
         self.first = nn.Linear(8, 16)
         self.blocks = nn.Sequential(nn.ReLU(), Exploding(), nn.Dropout(0.2), nn.Linear(16, 16))
         self.head = nn.Linear(16, 4)
-        self.losses: list[float] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         exploding: Any = self.blocks[1]
         exploding.factor = 1e4 if batch_idx >= self.bad_step else 1.0
-        return nn.functional.cross_entropy(self.head(self.blocks(self.first(batch[0]))), batch[1])
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.losses.append(float(outputs["loss"]))
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), 0.1)
+        loss = nn.functional.cross_entropy(self.head(self.blocks(self.first(batch[0]))), batch[1])
+        return loss + self.term(self, batch[0]) if self.term is not None and batch_idx >= 2 else loss
 
 
 def train(tmp_path: Any, module: Any, precision: Any = "16-mixed", **options: Any) -> PrecisionCallback:
@@ -148,13 +148,9 @@ FP32_FAILS: dict[str, tuple[Any, str, str]] = {
 def test_the_operator_is_named_where_fp32_fails_too(tmp_path, kind, precision):
     compute, operator, cure = FP32_FAILS[kind]
 
-    class Failing(Net):
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            loss: torch.Tensor = super().training_step(batch, 0)
-            return loss + compute(self.first(batch[0]).float()).sum() if batch_idx >= 2 else loss
-
     settings = {"init_scale": 2.0} if precision == "16-mixed" else {}
-    found = train(tmp_path, Failing(), precision, diagnose="gradients", **settings).bad_run
+    failing = Net(99, lambda net, x: compute(net.first(x).float()).sum())
+    found = train(tmp_path, failing, precision, diagnose="gradients", **settings).bad_run
     assert (found.step, found.fp32_finite, found.keep_fp32) == (2, False, ())
     assert re.search(operator, found.origin.operator), found.origin.operator
     assert found.origin.line.rpartition(":")[0].endswith("test_bad_run.py")
@@ -228,14 +224,11 @@ def test_the_first_bad_weight_is_named(tmp_path):
 
 
 def test_an_operator_outside_of_layers_has_no_cure_by_layers(tmp_path):
-    class Outside(Net):
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            hidden = self.first(batch[0]) * (3e4 if batch_idx == 2 else 1.0)
-            loss = nn.functional.cross_entropy(self.head(hidden), batch[1])
-            scaled = hidden.half() * 100.0
-            return loss + (scaled - scaled).float().sum() * 0.0 if batch_idx == 2 else loss
+    def outside(net: Any, x: torch.Tensor) -> torch.Tensor:
+        scaled = (net.first(x) * 3e4).half() * 100.0
+        return (scaled - scaled).float().sum() * 0.0
 
-    found = train(tmp_path, Outside()).bad_run
+    found = train(tmp_path, Net(99, outside)).bad_run
     assert (found.origin.layer, found.fp32_finite, found.keep_fp32) == ("", False, ())
 
 

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS
-from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options
+from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options, with_factor
 from tests.callbacks.training import recording_logger
 
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
@@ -72,20 +71,13 @@ def overflowing() -> Any:
     return module
 
 
-def nan_loss() -> Any:
-    module = make_net()
-    plain = module.loss
-    module.loss = lambda batch: plain(batch) * float("nan")
-    return module
-
-
 def net(**recipe: Any) -> Callable[[], Any]:
     return partial(make_net, Recipe(**recipe))
 
 
 LOCATED: dict[str, tuple[Callable[[], Any], dict[str, Any], tuple[str, str, str]]] = {
     "forward": (overflowing, {}, ("aten::mul", "body", "inf")),
-    "loss": (nan_loss, {}, ("aten::mul", "", "nan")),
+    "loss": (lambda: with_factor(make_net(), lambda: float("nan")), {}, ("aten::mul", "", "nan")),
     "accumulation": (net(overflow_at=2), {"accumulate_grad_batches": 3}, ("aten::mul", "", "inf")),
     "manual": (net(manual=True, overflow_at=0), {}, ("", "fc", "nan")),
     "fused": (net(fused=True, overflow_at=0), {}, ("aten::mul", "", "inf")),
@@ -156,15 +148,7 @@ def test_the_scale_of_a_step_counts_steps_whose_verdict_has_not_been_read(
 ) -> None:
     """Two overflows in a row: the second batch is run again with half the scale."""
     module = make_net(Recipe(fused=True))
-    plain = module.loss
-    calls = SimpleNamespace(batch=-1)
-
-    def loss(batch: Any) -> torch.Tensor:
-        scaled: torch.Tensor = plain(batch) * (float("inf") if calls.batch in (1, 2) else 1.0)
-        return scaled
-
-    module.loss = loss
-    module.on_train_batch_start = lambda batch, batch_idx: setattr(calls, "batch", batch_idx)
+    with_factor(module, lambda: float("inf") if module.trainer.fit_loop.total_batch_idx in (1, 2) else 1.0)
     scales: list[float] = []
     callback = PrecisionCallback("16-mixed", locate_overflows=2)
     locate = OverflowLocator.locate
@@ -182,11 +166,9 @@ def test_the_scale_of_a_step_counts_steps_whose_verdict_has_not_been_read(
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_mirrors_the_scaler_step_by_step(tmp_path, fused, accumulate) -> None:
     """152 of 152 updates in a run whose loss overflows at random, growing and shrinking the scale."""
-    recipe = Recipe(fused=fused)
-    module = make_net(recipe)
     draw = torch.Generator().manual_seed(3)
-    plain = module.loss
-    module.loss = lambda batch: plain(batch) * (float("inf") if torch.rand((), generator=draw) < 0.2 else 1.0)
+    overflow = lambda: float("inf") if torch.rand((), generator=draw) < 0.2 else 1.0  # noqa: E731
+    module = with_factor(make_net(Recipe(fused=fused)), overflow)
     logger = recording_logger(tmp_path)
     seen: list[tuple[float, int]] = []
 

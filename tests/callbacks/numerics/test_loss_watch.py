@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_perf import PrecisionCallback
 from lightning_perf.callbacks.host_copy import GROUP, ScalarCopies
@@ -18,6 +17,7 @@ from lightning_perf.callbacks.numerics.bad_run import LossWatch
 from lightning_perf.callbacks.numerics.loss_scale import Unscaled
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
 from tests.callbacks.precision_training import Recipe, fit, make_net
+from tests.support.operators import Operators
 
 
 def replay(device: str) -> Replay:
@@ -30,28 +30,17 @@ def replay(device: str) -> Replay:
     return Replay(trainer, SimpleNamespace(automatic_optimization=True))
 
 
-class Operators(TorchDispatchMode):
-    """Notes the operators that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.name().split(".")[0].removeprefix("aten::"))
-        return func(*args, **(kwargs or {}))
-
-
 def test_a_step_on_a_device_costs_one_copy_and_no_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = LossWatch(replay("cuda"), "loss", Unscaled())
     monkeypatch.setattr(torch, "get_rng_state", lambda: pytest.fail("the random state was read"))
-    with Operators() as seen:
+    seen: list[str] = []
+    with Operators(lambda name, _: seen.append(name)):
         for number in range(3):
             watch.on_batch_start([torch.ones(2)], number)
             watch.on_before_backward(torch.tensor(1.0))
             watch.on_after_backward()
             watch.on_batch_end(None)
-    computing = [name for name in seen.names if name not in ("ones", "empty", "lift_fresh", "detach", "view", "select")]
+    computing = [name for name in seen if name not in ("ones", "empty", "lift_fresh", "detach", "view", "select")]
     assert computing == 3 * ["copy_"]
 
 

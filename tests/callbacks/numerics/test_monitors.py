@@ -7,12 +7,12 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, add_monitors
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.steps.observers import Observers
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from tests.callbacks.precision_training import make_net
+from tests.callbacks.training import context
 
 
 def monitors(module: Any, strategy: Any, *, world_size: int = 2, **options: int) -> Observers:
@@ -34,10 +34,9 @@ def monitors(module: Any, strategy: Any, *, world_size: int = 2, **options: int)
     )
     chosen: dict[str, Any] = {"underflow_every_n_steps": 1, "locate_overflows": 0, "guard_steps": 0, **options}
     wanted = MonitorOptions(**chosen)
-    errors = ErrorReporter()
-    log = TrainerLog(trainer, errors)
-    observers = Observers(errors)
-    add_monitors(observers, trainer, module, wanted, folder=None, errors=errors, trainer_log=log)
+    fit = context()
+    observers = Observers(fit.errors)
+    add_monitors(observers, trainer, module, wanted, fit, TrainerLog(trainer, fit.errors))
     return observers
 
 

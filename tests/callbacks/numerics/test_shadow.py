@@ -15,34 +15,22 @@ from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.run_files.numerics.samples import SHADOW, ShadowSample
 from tests.callbacks.perf_training import assert_untapped
-from tests.callbacks.training import PACKAGES, loader, make_trainer, package
+from tests.callbacks.training import PACKAGES, loader, logging_step, make_module, make_trainer
+
+
+def noisy_loss(self: Any, batch: Any) -> torch.Tensor:
+    noise = torch.randn(1).item() + np.random.rand() + random.random()
+    values = self.last(self.drop(self.norm(self.first(batch[0] + 0.1 * noise)).relu_()))
+    return nn.functional.cross_entropy(values.float(), batch[1])
 
 
 def make_net(name: str = PACKAGES[0], **overrides: Any) -> Any:
-    base = package(name).LightningModule
-
-    class Net(base):  # type: ignore[misc, valid-type]
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.first, self.norm, self.last = nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Linear(16, 2)
-            self.drop = nn.Dropout(0.3)
-            self.seen: list[int] = []
-
-        def loss(self, batch: Any) -> torch.Tensor:
-            noise = torch.randn(1).item() + np.random.rand() + random.random()
-            values = self.last(self.drop(self.norm(self.first(batch[0] + 0.1 * noise)).relu_()))
-            return nn.functional.cross_entropy(values.float(), batch[1])
-
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            loss = self.loss(batch)
-            self.log("loss", loss, on_step=True)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.1, momentum=0.9)
-
-    return type("Net", (Net,), overrides)()
+    module = make_module(name, **{"loss": noisy_loss, "training_step": logging_step, **overrides})
+    del module.layer
+    torch.manual_seed(0)
+    module.first, module.norm, module.last = nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Linear(16, 2)
+    module.drop, module.seen = nn.Dropout(0.3), []
+    return module
 
 
 def train(folder: Path, module: Any, name: str = PACKAGES[0], *, batches: int = 12, **options: Any) -> Any:

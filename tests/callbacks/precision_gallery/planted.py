@@ -25,6 +25,10 @@ class Net(pl.LightningModule):
         self.fixed = fixed
         self.net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
         self.losses: list[float] = []
+        self.build()
+
+    def build(self) -> None:
+        """What a planted module has more."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x)
@@ -41,8 +45,7 @@ class Net(pl.LightningModule):
 
 
 class Manual(Net):
-    def __init__(self, *, fixed: bool) -> None:
-        super().__init__(fixed=fixed)
+    def build(self) -> None:
         self.automatic_optimization = False
 
     def backward_and_step(self, loss: torch.Tensor, optimizer: Any) -> None:
@@ -84,8 +87,8 @@ class ClipsScaledValues(Net):
 class OwnScaler(Manual):
     """A plain torch loop moved into training_step, in a Trainer without a precision."""
 
-    def __init__(self, *, fixed: bool) -> None:
-        super().__init__(fixed=fixed)
+    def build(self) -> None:
+        super().build()
         self.own = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
@@ -208,9 +211,8 @@ class Attention(nn.Module):
 
 
 class HalfSoftmax(Net):
-    def __init__(self, *, fixed: bool) -> None:
-        super().__init__(fixed=fixed)
-        self.attention = Attention(fixed=fixed)
+    def build(self) -> None:
+        self.attention = Attention(fixed=self.fixed)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(self.attention(x))
@@ -220,22 +222,22 @@ class HalfSoftmax(Net):
 
 
 class HalfWeights(Net):
-    def __init__(self, *, fixed: bool) -> None:
-        super().__init__(fixed=fixed)
-        if not fixed:
+    def build(self) -> None:
+        if not self.fixed:
             self.net[2].bfloat16()  # the mistake
 
 
-class HalfNorm(Net):
-    def __init__(self, *, fixed: bool) -> None:
-        super().__init__(fixed=fixed)
+class FloatLoss(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self(batch[0]).float(), batch[1])
+
+
+class HalfNorm(FloatLoss):
+    def build(self) -> None:
         self.norm = nn.BatchNorm1d(16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net[2](self.norm(self.net[0](x)))
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        return nn.functional.cross_entropy(self(batch[0]).float(), batch[1])
 
 
 class Normalized(nn.Module):
@@ -252,9 +254,8 @@ class Normalized(nn.Module):
 
 
 class Epsilon(Net):
-    def __init__(self, *, fixed: bool) -> None:
-        super().__init__(fixed=fixed)
-        self.net.insert(1, Normalized(fixed=fixed))
+    def build(self) -> None:
+        self.net.insert(1, Normalized(fixed=self.fixed))
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         return nn.functional.cross_entropy(self(batch[0].half()).float(), batch[1])
@@ -270,10 +271,7 @@ class ClampEpsilon(Net):
         )  # the mistake: eps=1e-12
 
 
-class OptimizerEpsilon(Net):
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        return nn.functional.cross_entropy(self(batch[0]).float(), batch[1])
-
+class OptimizerEpsilon(FloatLoss):
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), 1e-3, eps=1e-4 if self.fixed else 1e-8)
 
@@ -295,10 +293,9 @@ class HalfPositions(Net):
 class Averaged(Net):
     """Keeps an EMA of its weights as a module."""
 
-    def __init__(self, *, fixed: bool) -> None:
-        super().__init__(fixed=fixed)
+    def build(self) -> None:
         self.average = copy.deepcopy(self.net).requires_grad_(False)
-        if not fixed:
+        if not self.fixed:
             self.average.half()  # the mistake
 
     @torch.no_grad()

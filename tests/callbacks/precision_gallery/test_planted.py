@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 
 from lightning_perf.run_files.numerics.precision import PrecisionMistake
 from tests.callbacks.precision_gallery.planted import PLANTED, Planted
 from tests.callbacks.precision_training import batches
-from tests.callbacks.training import make_trainer
+from tests.callbacks.training import hooked, make_trainer
 
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
@@ -24,8 +23,9 @@ def train(tmp_path: Path, planted: Planted, *, fixed: bool) -> tuple[Any, tuple[
     module = planted.make(fixed=fixed)
     callback = planted.callback(fixed=fixed)
     trainer = make_trainer(tmp_path, callback, **planted.trainer_options(fixed=fixed))
-    if planted.checkpoint:
-        trainer.callbacks.append(SavesEarly(tmp_path / "early.ckpt"))
+    if planted.checkpoint:  # in the third step
+        save = lambda *args: args[-1] == 2 and trainer.save_checkpoint(tmp_path / "early.ckpt")  # noqa: E731
+        trainer.callbacks.append(hooked(on_train_batch_end=save))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if planted.raises is not None and not fixed:
@@ -35,17 +35,6 @@ def train(tmp_path: Path, planted: Planted, *, fixed: bool) -> tuple[Any, tuple[
             trainer.fit(module, batches())
     texts = [str(one.message) for one in caught if "lightning-perf explain" in str(one.message)]
     return module, callback.mistakes, texts
-
-
-class SavesEarly(Callback):
-    """Saves a checkpoint in the third step."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 2:
-            trainer.save_checkpoint(self.path)
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[one.name for one in PLANTED])

@@ -145,17 +145,9 @@ def test_a_request_waits_for_the_schedules_window(tmp_path: Path) -> None:
     assert run.folders() == ["on-demand-1007"]
 
 
-class Slow(Points):
-    """Something happens at some samples."""
-
-    def __init__(self, size: int, events: dict[int, Callable[[], object]]) -> None:
-        super().__init__(size)
-        self.events = events
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(0.002)
-        self.events.get(index, int)()
-        return super().__getitem__(index)
+def slow(size: int, events: dict[int, Callable[[], object]]) -> DataLoader[Any]:
+    """Points at some of which something happens."""
+    return DataLoader(Points(size, lambda index: (time.sleep(0.002), events.get(index, int)())), 1)
 
 
 def capturing(tmp_path: Path, *, skip_first: int = 5, active: int = 3, **options: Any) -> PerfCallback:
@@ -173,7 +165,7 @@ def capturing(tmp_path: Path, *, skip_first: int = 5, active: int = 3, **options
 def test_a_training_that_turns_slow(tmp_path: Path) -> None:
     callback = capturing(tmp_path, min_excess=4.0, on_file=False, max_captures=1)
     make_trainer(tmp_path, callback).fit(
-        make_module(), DataLoader(Slow(70, dict.fromkeys(range(50, 58), lambda: time.sleep(0.148))), 1)
+        make_module(), slow(70, dict.fromkeys(range(50, 58), lambda: time.sleep(0.148)))
     )
     report = analyze(tmp_path / "perf")
     (capture,) = report.captures
@@ -204,7 +196,7 @@ def test_a_training_that_turns_slow(tmp_path: Path) -> None:
 def test_a_training_that_is_asked_by_a_file_and_by_a_signal(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR2)
     # The file is looked for at the first step's end, then a second later: one step is long enough for one more look.
-    data = Slow(
+    data = slow(
         40,
         {
             10: (tmp_path / "perf" / "profile-now").touch,
@@ -213,7 +205,7 @@ def test_a_training_that_is_asked_by_a_file_and_by_a_signal(tmp_path: Path) -> N
         },
     )
     callback = capturing(tmp_path, skip_first=2, active=2, on_signal=True, max_captures=0)
-    make_trainer(tmp_path, callback).fit(make_module(), DataLoader(data, 1))
+    make_trainer(tmp_path, callback).fit(make_module(), data)
     found = {capture.trigger: capture for capture in analyze(tmp_path / "perf").captures}
     assert set(found) == {CaptureTrigger.FILE, CaptureTrigger.SIGNAL}
     assert found[CaptureTrigger.SIGNAL].folder == "on-demand-26"

@@ -17,6 +17,7 @@ from lightning_perf.callbacks.recording import memory_watch
 from lightning_perf.callbacks.recording.memory_watch import (
     MAX_SAMPLES,
     MemoryWatch,
+    Tracked,
     bytes_per_item,
     count_tensors,
     process_bytes,
@@ -33,7 +34,7 @@ def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, levels: list[int]) ->
     state = FitState()
     remaining = iter(levels)
     counted: list[int] = []
-    monkeypatch.setattr(memory_watch, "count_tensors", lambda: counted.append(state.step) or ())
+    monkeypatch.setattr(memory_watch, "count_tensors", lambda _: counted.append(state.step) or ())
     level = lambda: next(remaining) * MIB  # noqa: E731
     watch = MemoryWatch(context(folder, state=state), level=level)
     for step in range(memory_watch.WARMUP_STEPS + len(levels)):
@@ -75,6 +76,15 @@ def test_tensors_are_counted_when_the_growth_has_doubled_within_a_budget(
     assert [10 * (step - memory_watch.WARMUP_STEPS) for step in counted] == grown
 
 
+@pytest.mark.parametrize(("later", "again"), [([520 + step for step in range(20)], True), ([520] * 20, False)])
+def test_tensors_are_counted_again_at_the_end_of_steady_growth_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: list[int], again: bool
+) -> None:
+    """No finding needs the second count of memory that stays at a level."""
+    _, counted = watched(tmp_path, monkeypatch, [500, *later])
+    assert len(counted) == 1 + again
+
+
 def test_windows_of_the_profiler_are_left_out(tmp_path: Path) -> None:
     watch = MemoryWatch(context(tmp_path, state=FitState(step=100, profiling=True)))
     watch.on_step_end()
@@ -85,11 +95,11 @@ def test_windows_of_the_profiler_are_left_out(tmp_path: Path) -> None:
 
 def test_the_count_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_watch, "KEPT_GROUPS", 10**6)  # other tests may have left many tensors
-    before = {(group.kind, group.has_graph): group for group in count_tensors()}
+    before = {(group.kind, group.has_graph): group for group in count_tensors(Tracked())}
     base = torch.zeros(1000, 77)
     kept = [base, base[0], *(torch.zeros(3, 77, dtype=torch.float64) for _ in range(5))]
     kept.append((torch.ones(13, 77, requires_grad=True) * 2).detach().requires_grad_() * 3)
-    after = {(group.kind, group.has_graph): group for group in count_tensors()}
+    after = {(group.kind, group.has_graph): group for group in count_tensors(Tracked())}
 
     def change(kind: str, graph: bool = False) -> tuple[int, int]:
         old, new = before.get((kind, graph)), after[kind, graph]
@@ -106,7 +116,7 @@ def test_the_count_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_container_that_grows_is_found_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[object] = [0] * 20
     cache = collections.defaultdict(int, {number: number for number in range(20)})
-    monkeypatch.setattr(memory_watch, "count_tensors", lambda: kept.extend([np.zeros(3)] * 700) or ())
+    monkeypatch.setattr(memory_watch, "count_tensors", lambda _: kept.extend([np.zeros(3)] * 700) or ())
     state = FitState(step=100)
     watch = MemoryWatch(context(tmp_path, state=state))
     watch.on_step_end()

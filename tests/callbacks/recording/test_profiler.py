@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -19,7 +20,6 @@ from torch.torch_version import TorchVersion
 from lightning_perf.analysis.host.waits import COLLECTION
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import (
-    RecorderWatch,
     WindowProfiler,
     export_options,
     recorder_is_taken,
@@ -27,6 +27,7 @@ from lightning_perf.callbacks.recording.profiler import (
 from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitContext, FitState, Phase
+from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.trace.reader import read_trace
 from tests.callbacks.recording.test_window_notes import window_notes
@@ -65,10 +66,14 @@ def start(window: Window, index: int) -> None:
     window.on_step_start()
 
 
+def multiply() -> None:
+    torch.ones(3, 3) @ torch.ones(3, 3)
+
+
 def step(window: Window, index: int) -> None:
     start(window, index)
     window.on_phase_start(Phase.FORWARD)
-    torch.ones(3, 3) @ torch.ones(3, 3)
+    multiply()
     window.on_phase_end(Phase.FORWARD)
     window.on_step_end()
 
@@ -144,24 +149,26 @@ def test_a_recorder_that_fails_to_start_is_left_alone(
     assert trace_files(tmp_path) == []
 
 
-def test_a_foreign_profiler_is_given_way(tmp_path: Path) -> None:
-    window = profiler(tmp_path)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as foreign:
-        step(window, 0)
-    assert window.foreign_profiler
-    assert any(event.key == "aten::mm" for event in foreign.key_averages())
-    window.close()
+def torchs() -> Any:
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
 
 
-def test_a_foreign_profiler_that_warms_up_keeps_the_recorder(tmp_path: Path) -> None:
-    window = profiler(tmp_path)
-    foreign = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+def has_product(recorded: Any) -> bool:
+    return any(event.key == "aten::mm" for event in recorded.key_averages())
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_a_foreign_profiler_that_records_or_warms_up_keeps_the_recorder(tmp_path: Path, records: bool) -> None:
+    window, foreign = profiler(tmp_path), torchs()
     foreign.prepare_trace()
+    if records:
+        foreign.start_trace()
     step(window, 0)
-    foreign.start_trace()
-    torch.ones(3, 3) @ torch.ones(3, 3)
+    if not records:
+        foreign.start_trace()
+        multiply()
     foreign.stop_trace()
-    assert any(event.key == "aten::mm" for event in foreign.key_averages())
+    assert has_product(foreign)
     assert window.foreign_profiler
     assert trace_files(tmp_path) == []
 
@@ -173,9 +180,9 @@ def test_a_foreign_profiler_inside_a_step_gets_the_recorder(tmp_path: Path, warm
     window = profiler(tmp_path, warmup=warmup)
     for index in range(4):
         start(window, index)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as foreign:
-            torch.ones(3, 3) @ torch.ones(3, 3)
-        assert any(event.key == "aten::mm" for event in foreign.key_averages())
+        with torchs() as foreign:
+            multiply()
+        assert has_product(foreign)
         window.on_step_end()
     assert window.foreign_profiler
     assert window.recorded_steps == 0
@@ -186,8 +193,8 @@ def test_a_foreign_profiler_after_some_steps_leaves_us_those(tmp_path: Path) -> 
     window = profiler(tmp_path, active=4)
     step(window, 0)
     start(window, 1)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        torch.ones(2) + 1
+    with torchs():
+        multiply()
     window.on_step_end()
     step(window, 2)
     (file,) = window.files
@@ -325,19 +332,25 @@ def test_the_environment_of_the_user_is_respected(tmp_path: Path, monkeypatch: p
     assert os.environ["TEARDOWN_CUPTI"] == "0"
 
 
+def watch(listener: Callable[[], object]) -> WrappedMethods:
+    watched = WrappedMethods()
+    watched.listen(autograd_profile, "_prepare_trace", lambda *_, **__: listener())
+    return watched
+
+
 def record() -> None:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+    with torchs():
         pass
 
 
 def test_profilers_are_heard_before_they_prepare_until_removal() -> None:
     original = autograd_profile._prepare_trace
     heard: list[bool] = []
-    watch = RecorderWatch(lambda: heard.append(recorder_is_taken()))
+    watched = watch(lambda: heard.append(recorder_is_taken()))
     record()
     record()
-    watch.remove()
-    watch.remove()
+    watched.restore()
+    watched.restore()
     record()
     assert heard == [False, False]
     assert autograd_profile._prepare_trace is original
@@ -346,12 +359,11 @@ def test_profilers_are_heard_before_they_prepare_until_removal() -> None:
 def test_removal_under_another_wrapper_leaves_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd_profile, "_prepare_trace", autograd_profile._prepare_trace)
     heard: list[str] = []
-    below = RecorderWatch(lambda: heard.append("below"))
-    above = RecorderWatch(lambda: heard.append("above"))
-    below.remove()
+    below, above = (watch(functools.partial(heard.append, name)) for name in ("below", "above"))
+    below.restore()
     record()
     assert heard == ["above"]
-    above.remove()
+    above.restore()
 
 
 class Recorded:

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.run_record import device_health
 from lightning_perf.callbacks.run_record.device_health import MAX_SAMPLES, PROCESSES_EVERY, DeviceHealth
 from lightning_perf.callbacks.run_record.fit_record import LoopRecord
@@ -26,6 +25,7 @@ from lightning_perf.cli import main
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import parse_devices
 from lightning_perf.compare.records.record import RunRecord, find_records
+from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, ClockReason
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, Outcome
 from tests.callbacks.training import context, loader, make_module, make_trainer
@@ -353,15 +353,14 @@ def test_a_throttled_run_is_invalid_from_the_trainer_to_the_exit_code(
     assert "b: no valid run to compare (1 invalid: the device was throttled by its hardware, too hot)" in err
     nvml.reasons = IDLE
     train(tmp_path / "b" / "2")
-    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
-    words = " ".join(capsys.readouterr().out.split())
-    assert "b: 1 runs used; left out: 1 invalid: the device was throttled by its hardware, too hot." in words
-    assert "a: in 1 of 1 runs the device was at its power limit." in words
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json"]) == 0
+    comparison = Comparison.from_json(capsys.readouterr().out)
+    assert comparison.arms[1].left_out == {"invalid: the device was throttled by its hardware, too hot": 1}
+    assert "a: in 1 of 1 runs the device was at its power limit." in comparison.notes
 
 
 def test_another_rank_watches_its_own_gpu_and_leaves_no_record(nvml: FakeNvml, tmp_path: Path) -> None:
-    fit = context(device="cuda:1", rank=1, world_size=2, gpu_uuids=lambda: ["GPU-2"])
-    record = LoopRecord(fit.loop, tmp_path, ErrorReporter())
+    record = LoopRecord(context(tmp_path, device="cuda:1", rank=1, world_size=2, gpu_uuids=lambda: ["GPU-2"]))
     for batch in range(3):
         record.on_batch_start(None, batch)
     assert record.idle == ("on_batch_start",)

@@ -17,7 +17,7 @@ from lightning_perf.compare.records.metrics import Quality, run_values
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, RunRecorder
-from tests.callbacks.training import PACKAGES, Points, Stream, loader, make_module, make_trainer, samples
+from tests.callbacks.training import PACKAGES, Points, Stream, failing, loader, make_module, make_trainer, samples
 from tests.support.processes import fork_ranks
 
 
@@ -289,10 +289,7 @@ def test_a_step_that_takes_the_iterator_has_no_first_batch(tmp_path: Path) -> No
 def test_a_fault_is_one_warning_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, left: bool
 ) -> None:
-    def broken(*args: Any, **kwargs: Any) -> None:
-        raise OSError("a fault of ours")
-
-    monkeypatch.setattr(owner, method, broken)
+    monkeypatch.setattr(owner, method, failing(OSError("a fault of ours")))
     trainer = make_trainer(tmp_path, quiet(), max_epochs=2)
     with pytest.warns(RuntimeWarning, match="record.*a fault of ours") as caught:
         trainer.fit(make_module(), points())

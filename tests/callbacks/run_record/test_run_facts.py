@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,18 +68,19 @@ def test_files_moved_elsewhere_are_the_same_data(root: Path, tmp_path: Path) -> 
     assert manifest(Folder(root)) == manifest(Folder(tmp_path / "else" / "where")) is not None
 
 
-@pytest.mark.parametrize("change", ["content", "name", "more", "fewer"])
-def test_one_other_file(root: Path, change: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "b" / "3.png").write_bytes(b"4" + b"b3" * 9 + b"3"),
+        lambda root: (root / "b" / "3.png").rename(root / "a" / "b3.png"),
+        lambda root: (root / "a" / "9.png").touch(),
+        lambda root: (root / "b" / "3.png").unlink(),
+    ],
+    ids=["content", "name", "more", "fewer"],
+)
+def test_one_other_file(root: Path, change: Callable[[Path], object]) -> None:
     before = manifest(Folder(root))
-    file = root / "b" / "3.png"
-    if change == "content":
-        file.write_bytes(file.read_bytes().replace(b"3", b"4", 1))
-    elif change == "name":
-        file.rename(root / "a" / "b3.png")
-    elif change == "more":
-        (root / "a" / "9.png").write_bytes(b"")
-    else:
-        file.unlink()
+    change(root)
     assert manifest(Folder(root)) != before
 
 

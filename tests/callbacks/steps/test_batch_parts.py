@@ -164,19 +164,20 @@ def test_tokens_of_a_batch(batch: Any, tokens: int | None) -> None:
     assert (None if found is None else found.tokens) == tokens
 
 
-def test_labels_are_those_of_that_name_or_the_next_integers_of_the_same_shape() -> None:
-    other, longer = torch.zeros(4, 16, dtype=torch.int64), torch.zeros(4, 17, dtype=torch.int64)
-    named = find_sequences({"input_ids": TOKENS, "token_type_ids": other, "labels": LABELS})
-    assert named is not None
-    assert named.labels is LABELS
-    assert named.mask is None
-    masked = find_sequences({"attention_mask": MASK, "input_ids": TOKENS, "labels": longer})
-    assert masked is not None
-    assert masked.mask is MASK
-    assert masked.labels is None
-    unnamed = find_sequences((TOKENS, torch.zeros(4, 16), LABELS))
-    assert unnamed is not None
-    assert unnamed.labels is LABELS
+@pytest.mark.parametrize(
+    ("batch", "labels", "mask"),
+    [
+        ({"input_ids": TOKENS, "token_type_ids": torch.zeros_like(TOKENS), "labels": LABELS}, LABELS, None),
+        ({"attention_mask": MASK, "input_ids": TOKENS, "labels": torch.zeros(4, 17, dtype=torch.int64)}, None, MASK),
+        ((TOKENS, torch.zeros(4, 16), LABELS), LABELS, None),
+    ],
+)
+def test_labels_are_those_of_that_name_or_the_next_integers_of_the_same_shape(
+    batch: Any, labels: torch.Tensor | None, mask: torch.Tensor | None
+) -> None:
+    found: Any = find_sequences(batch)
+    assert found.labels is labels
+    assert found.mask is mask
 
 
 @pytest.mark.parametrize("labels", [False, True])

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader, get_worker_info
@@ -110,24 +110,18 @@ def test_the_time_of_workers_adds_up_without_validation(slow: int | None, monkey
     assert use.facts() == expected | {"slow": slow, "open_batches": left, "queued": 0.125}
 
 
-class Sleeping(Points):
-    """Points that take 20 ms each, in one of two workers or in both."""
-
-    slow: int | None = None
-
-    def __getitem__(self, index: int) -> Any:
-        info = get_worker_info()
-        if info is not None and self.slow in (None, info.id):
-            time.sleep(0.02)
-        return super().__getitem__(index)
+def sleep(slow: int | None, _: int) -> None:
+    """Sleep for 20 ms, in one of two workers or in both."""
+    info = get_worker_info()
+    if info is not None and slow in (None, info.id):
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("slow", [None, 1])
 def test_workers_that_sleep_neither_compute_nor_read(slow: int | None, tmp_path: Path) -> None:
     if task_use(core_use.PROC / "self") is None:
         pytest.skip("the system does not count it")
-    dataset = Sleeping(160)
-    dataset.slow = slow
+    dataset = Points(160, functools.partial(sleep, slow))
     with PerfLoop(dirpath=tmp_path / "perf", report="none", total_steps=80) as perf:
         for _ in perf.steps(DataLoader(dataset, 2, num_workers=2), accumulate=1):
             pass
@@ -156,19 +150,21 @@ def test_the_statistics_of_a_task_are_read(tmp_path: Path) -> None:
 def test_a_sleeping_process_uses_no_core_and_a_computing_one_does() -> None:
     if task_use(core_use.PROC / "self" / "task" / str(threading.get_native_id())) is None:
         pytest.skip("the system does not count it")
-    programs = (["sleep", "60"], [sys.executable, "-c", "while True: pass"])
-    children = [subprocess.Popen(program) for program in programs]
+    wait, compute = ("import time; time.sleep(60)", "while True: pass")
+    children = [
+        subprocess.Popen([sys.executable, "-c", f"print(flush=True); {work}"], stdout=subprocess.PIPE)
+        for work in (wait, f"exec('{compute}')")
+    ]
     try:
-        before = [process_use(child.pid) for child in children]
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.read(1)  # it has started
+        before = [process_use(child.pid) or (0, 0) for child in children]
         time.sleep(0.3)
-        after = [process_use(child.pid) for child in children]
+        after = [process_use(child.pid) or (0, 0) for child in children]
     finally:
         for child in children:
             child.kill()
-            child.wait()
-    asleep, computes = (
-        sum(then) - sum(first)
-        for first, then in zip(before, after, strict=True)
-        if first is not None and then is not None
-    )
+            child.communicate()
+    asleep, computes = (sum(then) - sum(first) for first, then in zip(before, after, strict=True))
     assert asleep < computes  # on a core or without one: the machine may be busy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,17 +27,26 @@ class Device:
 
     host_ns: int = 0
     busy_until_ns: int = 0
+    made: list[Event] = field(default_factory=list)
 
     def launch(self, work_ms: float) -> None:
         self.busy_until_ns = max(self.busy_until_ns, self.host_ns) + round(work_ms * MS)
 
+    def new_event(self) -> Event:
+        self.made.append(Event(self))
+        return self.made[-1]
+
+    def clock(self, **options: int) -> DeviceClock:
+        return DeviceClock(self.new_event, lambda: self, **options)
+
 
 @dataclass
 class Event:
-    device: Device
+    device: Device = field(repr=False)
     passes_ns: int = 0
 
     def record(self, stream: Device) -> None:
+        assert stream is self.device
         self.passes_ns = max(stream.host_ns, stream.busy_until_ns)
 
     def query(self) -> bool:
@@ -69,7 +79,7 @@ class Training:
         self.timer = StepTimer(
             self.state,
             on_sample=self.take,
-            device_clock=DeviceClock(lambda: Event(self.device), lambda: self.device, capacity=self.capacity),
+            device_clock=self.device.clock(capacity=self.capacity),
             now_ns=lambda: self.device.host_ns,
         )
 
@@ -96,30 +106,23 @@ class Training:
         self.state.step += 1
 
 
-def test_a_step_that_waits_for_data_has_little_device_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("step", "device_ms", "step_ms"),
+    [
+        ({"fetch_ms": 94, "host_ms": 1, "work_ms": 5}, 5, 99),  # it waits for data
+        ({"fetch_ms": 20, "host_ms": 1, "work_ms": 5, "micro_batches": 3}, 15, 67),  # for each of its batches
+        ({"fetch_ms": 2, "host_ms": 1, "work_ms": 10, "ahead_steps": 2}, 10, 10),  # a fetch behind work is no wait
+    ],
+)
+def test_waits_for_data_are_no_device_time(
+    tmp_path: Path, step: dict[str, Any], device_ms: float, step_ms: float
+) -> None:
     training = Training(tmp_path)
     for _ in range(30):
-        training.step(fetch_ms=94, host_ms=1, work_ms=5)
-    times = summarize_step_times(training.samples)
-    assert times.device_mean_ns == pytest.approx(5 * MS, rel=0.01)
-    assert times.mean_ns == pytest.approx(99 * MS, rel=0.01)
-
-
-def test_waits_of_every_micro_batch_are_left_out(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    for _ in range(30):
-        training.step(fetch_ms=20, host_ms=1, work_ms=5, micro_batches=3)
-    times = summarize_step_times(training.samples)
-    assert times.device_mean_ns == pytest.approx(15 * MS, rel=0.01)
-    assert times.mean_ns == pytest.approx(67 * MS, rel=0.01)
-
-
-def test_a_fetch_behind_device_work_is_no_wait(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    for _ in range(30):
-        training.step(fetch_ms=2, host_ms=1, work_ms=10, ahead_steps=2)
+        training.step(**step)
     times = summarize_step_times([sample for sample in training.samples if sample.device_ns is not None])
-    assert times.device_mean_ns == pytest.approx(10 * MS, rel=0.05)
+    assert times.device_mean_ns == pytest.approx(device_ms * MS, rel=0.05)
+    assert times.mean_ns == pytest.approx(step_ms * MS, rel=0.05)
 
 
 def test_the_step_time_of_a_host_that_runs_ahead_is_the_devices(tmp_path: Path) -> None:

@@ -79,13 +79,8 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 7)
     assert fork_ranks(str(script), ranks=1, timeout_s=100).returncode == 7
 
 
-class Sticking(Points):
-    """Points of which one takes long."""
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 30:
-            time.sleep(2)
-        return super().__getitem__(index)
+def stick(index: int) -> None:
+    time.sleep(2 if index == 30 else 0)
 
 
 @pytest.mark.parametrize("case", ["worker", "hook", "healthy"])
@@ -93,7 +88,7 @@ def test_a_training(case: str, tmp_path: Path) -> None:
     def on_train_batch_end(module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         time.sleep(2 if case == "hook" and batch_idx == 9 else 0.01)
 
-    dataset = (Sticking if case == "worker" else Points)(60)
+    dataset = Points(60, stick if case == "worker" else int)
     after_s = 60 if case == "healthy" else 1
     trainer = make_trainer(
         tmp_path, PerfCallback(hang_after=after_s, dirpath=tmp_path / "perf", report="none", probe=False), max_epochs=1

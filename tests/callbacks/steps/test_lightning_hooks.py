@@ -14,7 +14,7 @@ from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
 
 from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.callbacks.steps.lightning_hooks import HookTimes, OptimizerHooks, ProfilerHooks, read_signal
-from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
+from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, manual_step, package
 
 FORWARD = "[Strategy]DDPStrategy.training_step"
 
@@ -186,14 +186,8 @@ def test_every_signal_is_heard_from_a_real_trainer(tmp_path: Path, name: str) ->
     trainer = make_trainer(tmp_path, None, name, profiler=Listening(), enable_checkpointing=True)
     trainer.fit(make_module(name), loader(2), loader(1))
 
-    def manual(self, batch, batch_idx):
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(self.loss(batch))
-        optimizer.step()
-
     make_trainer(tmp_path, None, name, profiler=Listening()).fit(
-        make_module(name, training_step=manual, automatic_optimization=False), loader(1)
+        make_module(name, training_step=manual_step, automatic_optimization=False), loader(1)
     )
     assert set(heard) == set(Signal)
 

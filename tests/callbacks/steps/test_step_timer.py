@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
-from lightning_perf.callbacks.steps.step_timer import DeviceClock, StepTimer, cuda_clock
+from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.run_files.steps import StepSample
+from tests.callbacks.steps.test_device_time import MS, Device, Event
 
 
 class Bench:
-    def __init__(self, device: FakeDevice | None = None) -> None:
-        self.now = 1_000
+    def __init__(self, device: Device | None = None) -> None:
+        self.clock = device or Device()
         self.state = FitState(first_number=100)
         self.samples: list[StepSample] = []
         self.timer = StepTimer(
             self.state,
             on_sample=self.samples.append,
             device_clock=device.clock() if device else None,
-            now_ns=lambda: self.now,
+            now_ns=lambda: self.clock.host_ns,
         )
 
     def start(self, index: int) -> None:
         self.state.step = index
         self.timer.on_step_start()
 
-    def step(self, index: int, ns: int = 50) -> None:
+    def step(self, index: int, *, work_ms: float = 0) -> None:
         self.start(index)
-        self.now += ns
+        self.clock.launch(work_ms)
+        self.clock.host_ns += 50
         self.timer.on_step_end()
 
 
@@ -40,38 +41,38 @@ def test_wall_time_and_data_wait() -> None:
     bench.start(0)
     for wait in (7, 4):
         bench.timer.on_phase_start(Phase.FETCH)
-        bench.now += wait
+        bench.clock.host_ns += wait
         bench.timer.on_phase_end(Phase.FETCH)
         bench.timer.on_phase_start(Phase.FORWARD)
         bench.timer.add_batch((torch.zeros(3, 2), torch.zeros(3)))
-        bench.now += 20
+        bench.clock.host_ns += 20
         bench.timer.on_phase_end(Phase.FORWARD)
     bench.timer.on_step_end()
     assert bench.samples == [StepSample(100, 51, 11, None, 6, False)]
 
 
 def test_an_interruption_is_no_step_time() -> None:
-    bench = Bench(FakeDevice(passed=10**6))
+    bench = Bench(Device())
     bench.start(0)
-    bench.now += 10
+    bench.clock.host_ns += 10
     bench.timer.on_training_pause()
-    bench.now += 1_000
+    bench.clock.host_ns += 1_000
     bench.timer.on_training_resume()
-    bench.now += 5
+    bench.clock.host_ns += 5
     bench.timer.on_step_end()
     bench.timer.on_training_pause()
-    bench.now += 1_000
+    bench.clock.host_ns += 1_000
     bench.step(1)
-    assert [(s.step_ns, s.device_ns) for s in bench.samples] == [(15, None), (1_500_000, 1_500_000)]
+    assert [(s.step_ns, s.device_ns) for s in bench.samples] == [(15, None), (50, 50)]
 
 
 def test_device_time_comes_steps_later_and_in_order() -> None:
-    device = FakeDevice()
+    device = Device()
     bench = Bench(device)
     for index in range(3):
-        bench.step(index)
+        bench.step(index, work_ms=1.5)
     assert bench.samples == []
-    device.passed = 4
+    device.host_ns = 3 * MS
     bench.step(3)
     assert [(s.step, s.device_ns) for s in bench.samples] == [(100, 1_500_000), (101, 1_500_000)]
     bench.timer.finish()
@@ -79,7 +80,7 @@ def test_device_time_comes_steps_later_and_in_order() -> None:
 
 
 def test_a_dropped_step_leaves_no_sample() -> None:
-    bench = Bench(FakeDevice(passed=10**6))
+    bench = Bench(Device())
     bench.start(0)
     bench.timer.on_step_dropped()
     bench.timer.on_step_end()
@@ -118,50 +119,16 @@ def test_samples_are_unknown_if_one_batch_does_not_tell() -> None:
     assert [sample.samples for sample in bench.samples] == [None] * 4
 
 
-@dataclass
-class FakeDevice:
-    """Passes recorded events only when told to; each takes 1.5 ms after the one before."""
-
-    passed: int = 0
-    recorded: int = 0
-    made: list[FakeEvent] = field(default_factory=list)
-
-    def new_event(self) -> FakeEvent:
-        self.made.append(FakeEvent(self))
-        return self.made[-1]
-
-    def clock(self, **options: int) -> DeviceClock:
-        return DeviceClock(self.new_event, lambda: self, **options)
-
-
-@dataclass
-class FakeEvent:
-    device: FakeDevice
-    place: int = -1
-
-    def record(self, stream: Any) -> None:
-        assert stream is self.device
-        self.device.recorded += 1
-        self.place = self.device.recorded
-
-    def query(self) -> bool:
-        return self.place <= self.device.passed
-
-    def elapsed_time(self, end_event: FakeEvent) -> float:
-        assert self.query()
-        assert end_event.query(), "asked for a time that would make the host wait"
-        return 1.5 * (end_event.place - self.place)
-
-
 def test_an_interval_is_read_once_the_device_has_passed_it_and_its_events_are_used_again() -> None:
-    device = FakeDevice()
+    device = Device()
     clock = device.clock(capacity=4)
-    for step in range(100):
+    for _ in range(100):
         clock.begin()
+        device.launch(1.5)
         interval = clock.end()
         assert interval is not None
-        for passed, done in ((0, False), (1, False), (2, True)):
-            device.passed = 2 * step + passed
+        for passed_ns, done in ((1, False), (1_499_998, False), (1, True)):
+            device.host_ns += passed_ns
             assert interval.done is done
         assert interval.elapsed_ns == 1_500_000
         clock.release(interval)
@@ -169,7 +136,7 @@ def test_an_interval_is_read_once_the_device_has_passed_it_and_its_events_are_us
 
 
 def test_a_cancelled_interval_gives_its_event_back() -> None:
-    device = FakeDevice()
+    device = Device()
     clock = device.clock(capacity=1)
     for _ in range(10):
         clock.begin()
@@ -181,15 +148,15 @@ def test_a_cancelled_interval_gives_its_event_back() -> None:
 
 
 def test_an_end_that_overtook_its_begin_in_another_stream_is_waited_for() -> None:
-    device = FakeDevice(passed=10**6)
+    device = Device()
     clock = device.clock()
     clock.begin()
     interval = clock.end()
     assert interval is not None
-    assert isinstance(interval.begin, FakeEvent)
-    interval.begin.place = 10**6 + 1
+    assert isinstance(interval.begin, Event)
+    interval.begin.passes_ns = 1
     assert not interval.done
-    device.passed += 1
+    device.host_ns += 1
     assert interval.done
 
 

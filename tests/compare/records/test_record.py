@@ -79,8 +79,8 @@ def test_missing_or_damaged_step_samples_leave_the_run_without_step_times(tmp_pa
     [
         (b"", "its first line is not the start of a run"),
         (b"hello", "its first line is not the start of a run"),
-        (b"\xff\xfe\n\xff", "line 1 is no line of a run record"),
-        (b"[]\n{}\n", "line 1 is no line of a run record"),
+        (b"\xff\xfe\n\xff", "not a run record"),
+        (b"[]\n{}\n", "not a run record"),
         (b'{"type":"ended","outcome":"finished","train_time_s":1}\n', "its first line is not the start of a run"),
         (b'{"type":"started","run_id":"a","started_unix_s":0,"facts":{},"version":99}\n', "is newer than version"),
     ],

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison, UnfairError
@@ -29,7 +30,10 @@ def unescaped(markdown):
 def test_the_verdict_comes_first_then_gates_results_differences_and_runs(comparison):
     blocks = list(all_blocks(comparison.blocks()))
     tables = [block.title for block in blocks if isinstance(block, Table)]
-    assert tables == ["Arms", "Gates", "Differences", "Settings that differ", "Runs"]
+    declared, scatter = tables[2], tables[5]
+    assert tables == ["Gates", "Differences", declared, "Arms", "Metrics over the runs used", scatter]
+    assert declared == "Differences between the arms, all of them declared"
+    assert scatter.startswith("Scatter of the runs: ")
     verdict = comparison.candidates[0].verdict
     assert Line(verdict.headline, "strong", label="Verdict", label_style="strong") in blocks
     assert console_text(comparison.blocks()).startswith(f"Verdict  {verdict.headline}\n  {verdict.details[0]}\n")
@@ -48,10 +52,9 @@ def test_the_figures_are_those_of_the_document(comparison):
     row = rows["step_time<=1.05, amp"]
     assert [cell.text for cell in row[1:5]] == ["passed", *(f"{v:.4g}" for v in (gate.value, gate.low, gate.high))]
     assert [row[1].troubled for row in rows.values()] == [False, False, False, True]
-    runs = table_of(comparison.blocks(), "Runs").rows
-    assert [cell.text for cell in runs[0]] == ["step time (ms)", *[""] * 9]
-    assert [cell.text for cell in runs[1][:4]] == ["  fp32", "6", "100.8", "2.3"]
-    assert runs[1][2].value == pytest.approx(100.83, abs=0.01)
+    runs = table_of(comparison.blocks(), "Metrics over the runs used").rows
+    assert [cell.text for cell in runs[0][:5]] == ["step time (ms)", "fp32", "6", "100.8", "2.3"]
+    assert runs[0][3].value == pytest.approx(100.83, abs=0.01)
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -75,7 +78,7 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path):
     assert "[red]a" in console
     assert not re.search(r"(?<!\\)(<script|&lt;)", markdown)
     rows = [line for line in markdown.splitlines() if line.startswith("| step time")]
-    assert [len(re.findall(r"(?<!\\)\|", line)) for line in rows] == [7, 11]
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in rows] == [7, 12, 12, 8]
     assert Comparison.from_json(hostile.to_json()) == hostile
 
 
@@ -83,8 +86,8 @@ def test_what_is_unknown_is_a_dash_and_never_a_number(tmp_path):
     single = compare_arms({name: runs[:1] for name, runs in write_arms(tmp_path).items()})
     (row,) = (row for row in texts(table_of(single.blocks(), "Differences")) if row[0].startswith("step time"))
     assert row == ("step time, amp", "−6.0 %", "–", "1", "−6.0 %", "–")
-    rows = texts(table_of(single.blocks(), "Runs"))
-    assert rows[[row[0] for row in rows].index("  amp")][3] == "–"  # SD
+    rows = texts(table_of(single.blocks(), "Metrics over the runs used"))
+    assert next(row[4] for row in rows if row[1] == "amp") == "–"  # SD
     for text in (console_text(single.blocks()), single.to_markdown()):
         assert not re.search(r"\b(nan|None|inf)\b", text)
 
@@ -97,9 +100,9 @@ def test_small_figures_next_to_large_ones_are_not_zero(tmp_path):
 def test_a_refusal_shows_its_rows_and_what_to_do(tmp_path, capsys):
     with pytest.raises(UnfairError) as refusal:
         compare_arms(write_arms(tmp_path, train__batch_size=64, version__torch=HOSTILE))
-    document = refusal.value.refusal
-    document.print(["Block 2: failed."], width=400)
-    text, markdown = capsys.readouterr().err, unescaped(document.to_markdown(["Block 2: failed."]))
+    document = replace(refusal.value.refusal, notes=("Block 2: failed.",))
+    document.print(width=400)
+    text, markdown = capsys.readouterr().err, unescaped(document.to_markdown())
     assert "- Block 2: failed." in markdown
     assert "Block 2: failed." in text
     assert ("train.batch_size", "32", "64") in texts(table_of(document.blocks(), ""))

@@ -132,7 +132,7 @@ def test_a_damaged_file_of_step_times_is_told_and_the_rest_compared(tmp_path):
     arms["b"][1] = read_record(arms["b"][1].path)
     comparison = compare_arms(arms)
     (note,) = (note for note in comparison.notes if "step times" in note)
-    assert note.startswith(f"b: the step times of a run cannot be read: {path}")
+    assert note.startswith(f"b: the step times of 1 of 3 runs cannot be read: {path}")
     assert comparison.arms[1].used == 3
     assert comparison.arms[1].metrics["step_time"].n == 2
     path.unlink()

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 import lightning_perf
-from lightning_perf.compare import METRICS, Settings, VerdictKind, compare_runs, print_comparison, render_markdown
+from lightning_perf.compare import METRICS, Settings, VerdictKind, compare_runs
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine
 from lightning_perf.compare.study.definition import StudyArm
@@ -54,7 +54,7 @@ def test_hardware_times_and_version_are_in_markdown_and_json(arms):
     assert "- Hardware: EPYC, 2 threads (node1)" in text
     assert "- Runs started: 1970-01-01 00:00 to 1970-01-01 00:00 UTC" in text
     assert f"- Compared with lightning-perf {lightning_perf.__version__}" in text
-    assert "| fp32 | 6 | c1 | – |" in text
+    assert "| fp32 | 6 | none | 0 % (0 % to 45.9 %) | – | c1 | – |" in text
     assert comparison.machines == ("node1",)
     assert comparison.tool_version == lightning_perf.__version__
     assert [run.started_unix_s for run in comparison.runs] == sorted(
@@ -75,7 +75,7 @@ def test_a_study_adds_the_commands_without_secrets(tmp_path):
     assert "DEPTH='a b'" in comparison.to_markdown()
 
 
-def test_a_result_is_found_by_its_names(arms, capsys):
+def test_a_result_is_found_by_its_names(arms):
     comparison = compare_arms(arms)
     candidate = comparison.candidate("amp")
     assert candidate.verdict.kind is VerdictKind.FASTER
@@ -85,9 +85,6 @@ def test_a_result_is_found_by_its_names(arms, capsys):
         comparison.candidate("fp32")
     with pytest.raises(CompareError, match=r'amp has no metric "speed"\. Choose from: step_time, train_time, '):
         candidate.metric("speed")
-    assert render_markdown(comparison) == comparison.to_markdown()
-    print_comparison(comparison, file=None, width=80)
-    assert capsys.readouterr().out.startswith("Verdict  amp is faster")
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,8 @@ def test_collapsed_runs_are_counted_and_qualify_the_accuracy():
     words = verdict(FASTER, learned=accuracy(0.0, 0.001, CollapseCounts(0, 6, 2, 6)))
     assert words.details[0].startswith("Accuracy of the runs that learned is kept")
     assert words.details[1].startswith("Collapsed runs: 2 of 6, in the baseline 0 of 6")
+    equal = verdict(FASTER, learned=accuracy(0.0, 0.0, CollapseCounts(0, 6, 2, 6))).details[0]
+    assert equal == "Accuracy of the runs that learned is kept: +0.00 points in every block of theirs (margin 1 point)."
     none = verdict(FASTER, learned=accuracy(0.0, 0.001))
     assert "ollapsed" not in " ".join(none.details)
 

@@ -68,6 +68,19 @@ def test_flags_have_the_style_of_their_neighbours(near, flag):
     )
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('{"benchmark": null, "max_epochs": 1}', '{"benchmark": true, "max_epochs": 1}'),
+        ('{"max_epochs": 1}', '{"max_epochs": 1, "benchmark": true}'),
+        ('{\n  "max_epochs": 1\n}\n', '{\n  "max_epochs": 1,\n  "benchmark": true\n}\n'),
+    ],
+)
+def test_a_json_file_stays_json(source, expected):
+    assert edited("c.json", source, "benchmark", None, True) == expected
+    assert edited("c.json", source, "benchmark", None, "a") == expected.replace("true", '"a"')
+
+
 def test_an_alias_would_change_another_value():
     source = b"a: &x {precision: 32}\nb: *x\n"
     file = parse_file("c.yaml", source)

@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.tune.device_counts import measure_scaling
+from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.messages import Order, Ready, Run, Scouted, Site, Window
 from lightning_perf.tune.pairs import start_worker
-from lightning_perf.tune.patches.patch import make_patch
+from lightning_perf.tune.patches.patch import find_patch, make_patch
+from lightning_perf.tune.patches.project_copy import run_in_copy
+from lightning_perf.tune.settings import TuneSettings
 from lightning_perf.workers.process import WorkerFailureError
 from lightning_perf.workers.script import Script
 
@@ -27,6 +31,10 @@ SCRIPT = """
     import torch
     import transformers
     from transformers import Trainer, TrainingArguments
+
+    class Own(TrainingArguments):
+        def __post_init__(self):
+            super().__post_init__()
 
     class Tokens(torch.utils.data.Dataset):
         def __len__(self):
@@ -46,7 +54,7 @@ SCRIPT = """
         transformers.set_seed(1)
         config = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2,
                                          resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
-        arguments = TrainingArguments(
+        arguments = Own(
             output_dir="out", per_device_train_batch_size=2, gradient_accumulation_steps=ACCUMULATE,
             num_train_epochs=2, learning_rate=0.1, logging_steps=1, eval_strategy="epoch", save_strategy="epoch",
             load_best_model_at_end=True, report_to=[],
@@ -98,6 +106,12 @@ def test_a_trial_has_the_losses_of_the_training_and_no_more_than_its_steps(folde
     assert trial.losses == pytest.approx(json.loads((folder / "losses.json").read_text()), rel=1e-3)
 
 
+def test_more_devices_are_refused(folder: Path) -> None:
+    write(SCRIPT, ACCUMULATE=1)
+    with pytest.raises(TuneError, match=r"^--devices needs a Trainer of Lightning, and the script trains by one of"):
+        measure_scaling(Script(("train.py",)), [1, 2], TuneSettings(minutes=5), lambda _: None)
+
+
 def test_levers_are_arguments_that_keep_the_losses(folder: Path) -> None:
     write(SCRIPT, ACCUMULATE=2)
     plain = window(4)
@@ -118,7 +132,7 @@ def test_a_scout_finds_the_place_of_each_lever(folder: Path) -> None:
     lines = (folder / "train.py").read_text().splitlines()
     found = {place: site for place, (site,) in scouted.sites.items() if isinstance(site, Site)}
     assert {place: lines[site.line - 1].strip() for place, site in found.items()} == {
-        "TrainingArguments": "arguments = TrainingArguments(",
+        "TrainingArguments": "arguments = Own(",
         "module": "trainer = Trainer(",
         "statement": "trainer.train()",
     }
@@ -156,6 +170,70 @@ def test_arguments_of_a_command_give_the_options_to_add(folder: Path) -> None:
     assert place.line == "--dataloader_num_workers=1 --dataloader_persistent_workers=True"
     assert place.reason is not None
     assert place.reason.startswith("HfArgumentParser makes the TrainingArguments: ")
+
+
+CONFIGURED = """
+    import dataclasses
+    import sys
+
+    import torch
+    import transformers
+
+    def parse(name):
+        @dataclasses.dataclass
+        class Data:
+            rows: int = 8
+
+        @dataclasses.dataclass
+        class Own(transformers.TrainingArguments):
+            def __post_init__(self):
+                super().__post_init__()
+
+        parser = transformers.HfArgumentParser((Data, Own))
+        return parser.parse_json_file(name) if name.endswith(".json") else parser.parse_yaml_file(name)
+
+    data, arguments = parse(sys.argv[1])
+    config = transformers.GPT2Config(vocab_size=9, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    row = {"input_ids": torch.ones(4, dtype=torch.long), "labels": torch.ones(4, dtype=torch.long)}
+    transformers.Trainer(transformers.GPT2LMHeadModel(config), arguments, train_dataset=[row] * data.rows).train()
+"""
+YAML = """\
+output_dir: out
+report_to: none
+use_cpu: true  # here
+dataloader_num_workers: 0
+rows: 16
+"""
+JSON = """\
+{
+  "output_dir": "out",
+  "report_to": "none",
+  "use_cpu": true, "dataloader_num_workers": 0,
+  "rows": 16
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "added"),
+    [
+        ("arguments.yaml", YAML, "rows: 16\ndataloader_persistent_workers: true\n"),
+        ("arguments.json", JSON, '"rows": 16,\n  "dataloader_persistent_workers": true\n'),
+    ],
+)
+def test_the_file_of_a_parser_is_patched(name: str, text: str, added: str, folder: Path) -> None:
+    write(CONFIGURED)
+    Path(name).write_text(text)
+    made = order(words=("train.py", name), scout=True)
+    with start_worker(made) as worker:
+        scouted = worker.receive(Scouted, timeout_s=300)
+    sources = {path: Path(path).read_bytes() for path in scouted.files}
+    kept = {"workers-1": scouted.settings["workers-1"]}
+    patch = find_patch(kept, scouted, sources, folder, lambda texts: run_in_copy(made, texts, 300))
+    assert {(place.file, place.reason) for place in patch.places} == {(name, None)}
+    subprocess.run(["git", "apply", "-"], input=patch.diff.encode(), check=True)
+    expected = text.replace("num_workers: 0", "num_workers: 1").replace('num_workers": 0', 'num_workers": 1')
+    assert Path(name).read_text() == expected.replace(added.splitlines()[0].rstrip(",") + "\n", added)
 
 
 @pytest.mark.parametrize(

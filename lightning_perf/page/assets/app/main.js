@@ -3,7 +3,7 @@
 import { loadDefinitions } from "../components/definitions.js";
 import { missing } from "../components/parts.js";
 import { fill } from "../core/dom.js";
-import { asset, openSource, SourceError } from "../core/source.js";
+import { asset, openSource, SourceError, titleOf } from "../core/source.js";
 import { read, subscribe, write } from "../core/state.js";
 import { applyTheme, onSystemTheme } from "../core/theme.js";
 import { loadLabels } from "../text/labels.js";
@@ -56,7 +56,7 @@ async function take(answer) {
   listing = answer;
   if (JSON.stringify(before) !== JSON.stringify(listing) || !shown.run) await show(read(), { onlyNew: true });
   const known = new Set(before.runs.map((run) => run.name));
-  const came = listing.runs.filter((run) => !known.has(run.name)).map((run) => run.name);
+  const came = listing.runs.filter((run) => !known.has(run.name)).map(titleOf);
   if (known.size && came.length) {
     shell.status(came.length === 1 ? `New run: ${came[0]}` : `${came.length} new runs.`);
   }
@@ -84,8 +84,8 @@ async function load(run) {
   request = mine;
   const again = shown.run?.name === run.name;
   try {
-    const progress = (report) => again || shell.progress(run.name, report);
-    if (source.live && !again) shell.progress(run.name, { done: null, message: "Reading …" });
+    const progress = (report) => again || shell.progress(titleOf(run), report);
+    if (source.live && !again) shell.progress(titleOf(run), { done: null, message: "Reading …" });
     const data = await source.document(run, { progress, signal: mine.signal });
     if (request !== mine) return false;
     shown = { run, document: data };
@@ -96,7 +96,7 @@ async function load(run) {
     if (error.name === "AbortError" || request !== mine) return false;
     if (!(error instanceof SourceError)) throw error;
     if (again) shell.status(error.message);
-    else shell.message(`The run ${run.name} cannot be shown`, error.message);
+    else shell.message(`The run ${titleOf(run)} cannot be shown`, error.message);
     return false;
   }
 }

@@ -1,6 +1,7 @@
 // The choice of a run: a list with date, kind, step time and verdict that the reader can filter.
 
 import { fill, h } from "../core/dom.js";
+import { titleOf } from "../core/source.js";
 import * as format from "../text/format.js";
 
 const KINDS = { run: "run", trace: "trace", study: "study", inference: "trade-off", diff: "diff" };
@@ -47,7 +48,7 @@ export function runPicker(choose) {
       h(
         "button",
         { type: "button", "aria-current": run.name === current ? "true" : null, "data-run": run.name, on: { click: () => pick(run) } },
-        h("b", {}, title(run)),
+        h("b", {}, titleOf(run)),
         h("span", { class: "aside" }, facts.filter(Boolean).join(" · ")),
         run.verdict ? h("span", { class: "run-verdict" }, run.verdict) : null,
       ),
@@ -90,7 +91,7 @@ export function runPicker(choose) {
     show(listed, run, missing) {
       runs = listed;
       current = run?.name ?? null;
-      const name = run ? title(run) : missing ? `${missing} (not here)` : "no run";
+      const name = run ? titleOf(run) : missing ? `${missing} (not here)` : "no run";
       fill(button, name);
       button.value = run?.name ?? missing ?? "";
       if (!panel.hidden && !panel.contains(document.activeElement)) draw();
@@ -98,12 +99,8 @@ export function runPicker(choose) {
   };
 }
 
-function title(run) {
-  return run.title ?? run.name;
-}
-
 function text(run) {
-  return [title(run), run.name, KINDS[run.kind], date(run.updated_s), run.verdict].join("\n");
+  return [titleOf(run), run.name, KINDS[run.kind], date(run.updated_s), run.verdict].join("\n");
 }
 
 // The runs of a study come right below it, in the order of the list.

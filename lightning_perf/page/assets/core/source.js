@@ -5,6 +5,9 @@ const POLL_MS = 1000;
 /** A document is not available; the message is for the reader. */
 export class SourceError extends Error {}
 
+/** The name of a run for readers. */
+export const titleOf = (run) => run.title ?? run.name;
+
 /** The source for this page. */
 export function openSource() {
   const embedded = document.getElementById("document");

@@ -3,7 +3,7 @@
 import { partsView } from "../components/blocks.js";
 import { missing, unlessMissing } from "../components/parts.js";
 import { h, fill } from "../core/dom.js";
-import { SourceError } from "../core/source.js";
+import { SourceError, titleOf } from "../core/source.js";
 import { write } from "../core/state.js";
 
 export const compare = { id: "compare", title: "Compare", kinds: ["run", "trace", "diff"], ...unlessMissing(reason, render) };
@@ -45,14 +45,14 @@ function chooser(choice, before, after) {
     "select",
     { id: "before", on: { change: (event) => write({ before: event.target.value }, { push: true }) } },
     before ? null : h("option", { value: "", selected: true }, "choose a run …"),
-    choice.map((item) => h("option", { value: item.name, selected: item === before }, item.name)),
+    choice.map((item) => h("option", { value: item.name, selected: item === before }, titleOf(item))),
   );
   const swap = () => write({ run: before.name, before: after.name, rank: null }, { push: true });
   return h(
     "section",
     { class: "part controls", "aria-label": "Runs" },
     h("div", { class: "control" }, h("label", { for: "before" }, "Before"), select),
-    h("div", { class: "control" }, h("span", {}, "After"), h("b", {}, after.name)),
+    h("div", { class: "control" }, h("span", {}, "After"), h("b", {}, titleOf(after))),
     before ? h("button", { type: "button", on: { click: swap } }, "Swap") : null,
   );
 }

@@ -124,10 +124,12 @@ def table(path: Path, labels: list[int], side: int = 4) -> None:
 
 
 def test_mnist_tables(tmp_path):
+    tmp_path = tmp_path / "data" / "latest test"
+    tmp_path.mkdir(parents=True)
     table(tmp_path / "sign_mnist_train.csv", [0, 1, 2, 10, 24])
     table(tmp_path / "sign_mnist_test.csv", [1, 24])
     (tmp_path / "notes.csv").write_text("name,value\n")
-    images = read_image_set(tmp_path, 8)
+    images = read_image_set(tmp_path.parent, 8)
     assert images.classes == ("a", "b", "c", "k", "y")
     assert images.held_out is not None
     names = [images.classes[i] for i in images.labels[images.held_out]]
