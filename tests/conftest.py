@@ -39,6 +39,9 @@ if LEAN not in os.environ.get("PYTHONPATH", ""):
 # No test reads or writes the columns in the user's own cache folder. Programs that a test starts do not, either.
 os.environ[CACHE_VARIABLE] = OFF
 
+# Inductor may use what the processor has, instead of compiling and loading a program for each instruction set first.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
 CORPUS_VARIABLE = "LIGHTNING_PERF_CORPUS"
 
 

@@ -84,6 +84,7 @@ def test_the_page_of_the_command_line_lists_the_help_of_every_command(hooks: Mod
     assert "usage: python -m recipes.signlang predict " in listed
 
 
+@pytest.mark.slow
 def test_it_builds_without_a_warning(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}

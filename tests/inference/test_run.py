@@ -48,6 +48,7 @@ def measured(tmp_path_factory):
         return measure_variants(Tiny(), validation=data(), options=options), out
 
 
+@pytest.mark.slow
 def test_rows_come_in_order_and_failures_have_reasons(measured):
     document, _ = measured
     assert [row.variant for row in document.rows] == ["eager", "share-1bit+eager", "prune-50+eager", "tensorrt-fp16"]

@@ -32,6 +32,7 @@ def violations(page: Any) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
 def test_every_view(tmp_path: Path, open_page: Any, width: int, scheme: str) -> None:
     report = hand_made_report(tmp_path, trained_precision())

@@ -259,6 +259,7 @@ pl.Trainer(accelerator="cpu", devices=1, max_epochs=1, logger=False).fit(Late())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_an_unchanged_script(tmp_path, monkeypatch):
     fork_workers(monkeypatch)
     monkeypatch.setattr(device_counts, "USUAL_BLOCKS", 3)
