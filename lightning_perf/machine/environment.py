@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -226,6 +227,7 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -49,10 +49,10 @@ def load_plain_pickle(data: bytes) -> object:
     Example:
         >>> load_plain_pickle(pickle.dumps({"segments": [1, 2.5, None]}))
         {'segments': [1, 2.5, None]}
-        >>> load_plain_pickle(pickle.dumps(print))
+        >>> load_plain_pickle(pickle.dumps(len))
         Traceback (most recent call last):
             ...
-        lightning_perf.memory_snapshot.snapshot.NotPlainError: it holds the Python object 'builtins.print'
+        lightning_perf.memory_snapshot.snapshot.NotPlainError: it holds the Python object 'builtins.len'
     """
     collecting = gc.isenabled()
     gc.disable()  # a snapshot has millions of containers, and none of them is garbage yet
