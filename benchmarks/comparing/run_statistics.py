@@ -15,8 +15,6 @@ Run as ``python -m benchmarks.comparing.run_statistics``: prints a Markdown tabl
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import scipy
 
-from benchmarks.options import make_parser, write_page
+from benchmarks.options import write_simulation
 from lightning_perf.compare.study.definition import balanced_orders
 from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.exact import hodges_lehmann_shift, sign_flip_test, two_sample_test, walsh_interval
@@ -197,20 +195,11 @@ def _least_coverage(n: int) -> float:
 
 def main() -> None:
     """Run the simulation, and print and write the tables."""
-    parser = make_parser(__doc__, RESULTS)
-    parser.add_argument("--studies", type=int, default=4000, help="simulated studies per cell (default: %(default)s)")
-    options = parser.parse_args()
-    begin = time.process_time()
-    tables = report(options.studies)
-    error = 100 * (0.95 * 0.05 / options.studies) ** 0.5
-    write_page(
-        options.results,
+    head = (
         "# Statistics of repeated runs: coverage and false positives\n\nWritten by `python -m "
-        "benchmarks.comparing.run_statistics`. The slower tests use a quarter of the studies. "
-        f"{options.studies:,} simulated studies per cell (standard error {error:.2f} points at 95 %), seeded. "
-        f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}; "
-        f"{time.process_time() - begin:.0f} s of CPU time.\n\n{tables}",
+        "benchmarks.comparing.run_statistics`. The slower tests use a quarter of the studies."
     )
+    write_simulation(__doc__, RESULTS, head, report)
 
 
 if __name__ == "__main__":

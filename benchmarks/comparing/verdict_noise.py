@@ -21,17 +21,14 @@ Run as ``python -m benchmarks.comparing.verdict_noise``: prints Markdown tables 
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from benchmarks.options import make_parser, markdown_table, write_page
+from benchmarks.options import markdown_table, write_simulation
 from lightning_perf.compare.verdicts.pair import MOST_SKEW, RANK_BLOCKS
 from lightning_perf.statistics.exact import signed_rank_counts
 from lightning_perf.statistics.values import Float64Array, t_quantile
@@ -377,21 +374,12 @@ def report(studies: int) -> str:
 
 
 def main() -> None:
-    """Run the simulation, print the tables and write them to a file."""
-    parser = make_parser(__doc__, RESULTS)
-    parser.add_argument("--studies", type=int, default=4000, help="simulated studies per cell (default: %(default)s)")
-    options = parser.parse_args()
-    begin = time.process_time()
-    tables = report(options.studies)
-    error = 100 * (0.95 * 0.05 / options.studies) ** 0.5
+    """Run the simulation, and print and write the tables."""
     head = (
         "# Verdicts under eleven kinds of noise\n\n"
-        "Written by `python -m benchmarks.comparing.verdict_noise`, which describes the kinds of noise. "
-        f"{options.studies:,} simulated studies per cell (standard error {error:.2f} points at 95 %), seeded. "
-        f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}; "
-        f"{time.process_time() - begin:.0f} s of CPU time.\n\n"
+        "Written by `python -m benchmarks.comparing.verdict_noise`, which describes the kinds of noise."
     )
-    write_page(options.results, head + tables)
+    write_simulation(__doc__, RESULTS, head, report)
 
 
 if __name__ == "__main__":
