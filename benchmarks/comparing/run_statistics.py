@@ -15,6 +15,8 @@ Run as ``python -m benchmarks.comparing.run_statistics``: prints a Markdown tabl
 
 from __future__ import annotations
 
+import platform
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import scipy
 
-from benchmarks.options import write_simulation
+from benchmarks.options import make_parser, write_page
 from lightning_perf.compare.study.definition import balanced_orders
 from lightning_perf.statistics.collapse import clopper_pearson
 from lightning_perf.statistics.exact import hodges_lehmann_shift, sign_flip_test, two_sample_test, walsh_interval
@@ -190,6 +192,27 @@ def _least_coverage(n: int) -> float:
             sum(scipy.special.binom(n, k) * p**k * (1 - p) ** (n - k) for k, i in enumerate(intervals) if covers(i, p))
             for p in shares
         )
+    )
+
+
+def write_simulation(description: str | None, results: Path, head: str, report: Callable[[int], str]) -> None:
+    """Read the options of a simulation, run it, and print and write its page.
+
+    Args:
+        head: The title of the page, and the command.
+        report: Returns the tables as Markdown, from the number of simulated studies per cell.
+    """
+    parser = make_parser(description, results)
+    parser.add_argument("--studies", type=int, default=4000, help="simulated studies per cell (default: %(default)s)")
+    options = parser.parse_args()
+    begin_s = time.process_time()
+    tables = report(options.studies)
+    error = 100 * (0.95 * 0.05 / options.studies) ** 0.5
+    write_page(
+        options.results,
+        f"{head} {options.studies:,} simulated studies per cell (standard error {error:.2f} points at 95 %), seeded. "
+        f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}; "
+        f"{time.process_time() - begin_s:.0f} s of CPU time.\n\n{tables}",
     )
 
 

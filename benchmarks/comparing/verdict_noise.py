@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from benchmarks.options import markdown_table, write_simulation
+from benchmarks.comparing.run_statistics import write_simulation
+from benchmarks.options import markdown_table
 from lightning_perf.compare.verdicts.pair import MOST_SKEW, RANK_BLOCKS
 from lightning_perf.statistics.exact import signed_rank_counts
 from lightning_perf.statistics.values import Float64Array, t_quantile
