@@ -3,7 +3,7 @@
 Stages, in the order to run them:
 
 - first: facts of the machine; rates of FP32, TF32, FP16, and BF16 products; ResNet-50 in four precisions at batch 256,
-  with one trace of each; the tests in ``tests/on_gpu.py``
+  with one run folder of each; the tests in ``tests/on_gpu.py``
 - table: ResNet-50 in 16 combinations of precision, batch size, and memory format, with the predicted gains
 - overhead: alternating fits with and without `PerfCallback`; a step that waits for the device is an error
 - planted: each finding about GPUs is planted, its advice followed, and the gain compared with the estimate
@@ -11,7 +11,7 @@ Stages, in the order to run them:
 - compare: the recipe's comparison of precisions, in twelve processes
 
 Each stage writes at most eight files to ``--out``, from its first step on: ``STAGE.md`` (all tables), ``STAGE.jsonl``
-(raw figures), ``STAGE.log`` (all output), and traces or plots. A step that fails or takes too long is named at the end
+(raw figures), ``STAGE.log`` (all output), and runs or plots. A step that fails or takes too long is named at the end
 and does not stop the others. The tables are printed last, so that they survive a shortened log.
 
 The packages in `NEEDED` are enough. Without others, e.g. ONNX Runtime, single inference variants are left out.
@@ -101,26 +101,36 @@ def first(sizes: Sizes) -> list[Step]:
             "headline",
             [
                 *("-m", "benchmarks.gpu_precision", "--device", sizes.device, "--models", "resnet50"),
-                *("--batches", "256", "--channels-last-only", "--keep-traces", "--out", "{work}/headline", *tiny),
+                *("--batches", "256", "--channels-last-only", "--keep-runs", "--out", "{work}/headline", *tiny),
             ],
             180,
             pages=["headline.md"],
             raw=["headline.jsonl"],
-            kept=[f"trace-{arm}.pt.trace.json.gz" for arm in ("fp32", "tf32", "fp16", "bf16")],
+            kept=[f"run-{arm}.tar.gz" for arm in ("fp32", "tf32", "fp16", "bf16")],
         ),
-        Step(
-            "on_gpu",
-            [
-                # Without pyproject.toml: its options need plugins.
-                *("-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "--import-mode", "importlib"),
-                *("-q", "-p", "no:cacheprovider", "--durations=12", "tests/on_gpu.py"),
-                *(["--collect-only"] if sizes.tiny else []),
-            ],
-            230,
-            output_is_page=True,
-            environment={"LIGHTNING_PERF_TEST_ON_GPU": "1"},
-        ),
+        *(_tests(name, marked, limit_s, tiny=sizes.tiny) for name, marked, limit_s in TESTS),
     ]
+
+
+TESTS = (("on_gpu", "not alone", 140), ("alone", "alone", 90))
+"""Tests that may share the device, and those that time or fill it: step, pytest's marks, and limit in seconds."""
+
+
+def _tests(name: str, marked: str, limit_s: float, *, tiny: bool) -> Step:
+    return Step(
+        name,
+        [
+            # Without pyproject.toml: its options need plugins.
+            *("-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "--import-mode", "importlib"),
+            *("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestUnknownMarkWarning"),
+            *("--durations=20", "tests/on_gpu.py", "-m", marked),
+            *(["-n", "6"] if name == "on_gpu" and importlib.util.find_spec("xdist") else []),
+            *(["--collect-only"] if tiny else []),
+        ],
+        limit_s,
+        output_is_page=True,
+        environment={"LIGHTNING_PERF_TEST_ON_GPU": "1"},
+    )
 
 
 def table(sizes: Sizes) -> list[Step]:
@@ -306,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("stage", nargs="?", choices=[*STAGES, "all"], default="all", help="stage (default: all)")
     parser.add_argument("--out", type=Path, help="folder of results (default: benchmarks/results/gpu)")
-    parser.add_argument("--only", metavar="STEP", help="run this step of the stage alone; `--list` shows them")
+    parser.add_argument("--only", metavar="STEP,...", help="run only these steps of the stage; `--list` shows them")
     parser.add_argument("--seconds", type=float, default=STAGE_S, help="time limit of a stage, in s (default: 480)")
     parser.add_argument("--list", action="store_true", help="list the stages and their steps")
     parser.add_argument("--tiny", action="store_true", help="run on a CPU, at sizes that only show that it works")
@@ -331,9 +341,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out = options.out or (Path(scratch) if options.tiny else RESULTS)
         pages, failed = [], []
         for name in [*STAGES] if options.stage == "all" else [options.stage]:
-            steps = [step for step in STAGES[name](sizes) if options.only in (None, step.name)]
-            if not steps:
-                parser.error(f"the stage {name} has no step {options.only!r}: --list shows them")
+            steps = STAGES[name](sizes)
+            if options.only:
+                chosen = options.only.split(",")
+                if unknown := set(chosen) - {step.name for step in steps}:
+                    parser.error(f"the stage {name} has no step {sorted(unknown)[0]!r}: --list shows them")
+                steps = [step for step in steps if step.name in chosen]
             page, missed = run_stage(
                 name, steps, out.resolve(), stage_s=options.seconds, patience=TINY_PATIENCE if options.tiny else 1.0
             )

@@ -91,7 +91,7 @@ class Row:
         tensor_cores: Share of device compute time on Tensor Cores.
         predicted_speedup: For FP32 and TF32: least and most speed-up by mixed precision.
         skipped_steps: Optimizer steps skipped by the scaler.
-        trace: File name of the trace, if it is kept.
+        run: File name of the profiled run, if it is kept.
         error: Why it failed, e.g. for lack of memory; the other combinations are still measured.
     """
 
@@ -106,7 +106,7 @@ class Row:
     tensor_cores: float | None = None
     predicted_speedup: tuple[float, float] | None = None
     skipped_steps: int | None = None
-    trace: str | None = None
+    run: str | None = None
     error: str | None = None
 
 
@@ -140,7 +140,7 @@ def measure(
     arm: str,
     *,
     channels_last: bool,
-    traces_to: Path | None = None,
+    runs_to: Path | None = None,
 ) -> Row:
     """Measure one combination.
 
@@ -151,7 +151,7 @@ def measure(
         batch: Batch size.
         arm: Key of `ARMS`.
         channels_last: Memory format of model and images.
-        traces_to: Folder that keeps the trace; without it the trace is deleted.
+        runs_to: Folder that keeps the profiled run as an archive; without it the run is deleted.
     """
     precision, tf32 = ARMS[arm]
     options: dict[str, Any] = {"accelerator": "gpu" if device.type == "cuda" else "cpu"}
@@ -190,9 +190,8 @@ def measure(
         arithmetic = report.ranks[0].arithmetic
         gain = _predict(traces) if precision == "32-true" else None
         kept = None
-        if traces_to is not None:
-            kept = f"trace-{arm.lower()}.pt.trace.json.gz"
-            shutil.copy(min(traces.glob("*.pt.trace.json.gz")), traces_to / kept)
+        if runs_to is not None:
+            kept = Path(shutil.make_archive(str(runs_to / f"run-{arm.lower()}"), "gztar", traces)).name
     return Row(
         model=model,
         batch=batch,
@@ -205,7 +204,7 @@ def measure(
         tensor_cores=arithmetic.tensor_core_share if arithmetic is not None else None,
         predicted_speedup=gain.speedup if gain is not None else None,
         skipped_steps=callback.loss_scale.skipped_steps if callback.loss_scale is not None else None,
-        trace=kept,
+        run=kept,
     )
 
 
@@ -277,7 +276,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", help=f"torchvision's names (default: {' '.join(FULL.models)})")
     parser.add_argument("--batches", nargs="+", type=int, help="batch sizes (default: 128 256)")
     parser.add_argument("--channels-last-only", action="store_true", help="leave out the contiguous format")
-    parser.add_argument("--keep-traces", action="store_true", help="keep one trace per arm next to the results")
+    parser.add_argument("--keep-runs", action="store_true", help="keep one profiled run per arm next to the results")
     parser.add_argument("--out", type=Path, default=RESULTS, help="path of the results, without suffix")
     given = parser.parse_args(arguments)
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -291,7 +290,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.tiny:
         size = replace(size, models=TINY.models, batches=TINY.batches)
     layouts = (True,) if given.channels_last_only else (False, True)
-    traces_to = given.out.parent if given.keep_traces else None
+    runs_to = given.out.parent if given.keep_runs else None
     be_quiet()
     given.out.parent.mkdir(parents=True, exist_ok=True)
     facts = {"method": METHOD, "device": _device_name(device), **known_versions()}
@@ -300,7 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
         file.write(json.dumps(facts) + "\n")
         for model, batch, channels_last, arm in itertools.product(size.models, size.batches, layouts, ARMS):
             try:
-                row = measure(size, device, model, batch, arm, channels_last=channels_last, traces_to=traces_to)
+                row = measure(size, device, model, batch, arm, channels_last=channels_last, runs_to=runs_to)
             except Exception as error:  # a device without bfloat16, too little memory: the other rows still count
                 reason = str(error).partition("\n")[0].replace("|", "/")[:120]
                 row = Row(model, batch, channels_last, arm, "–", error=f"{type(error).__name__}: {reason}")

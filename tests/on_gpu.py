@@ -167,6 +167,7 @@ def test_variants_are_built_and_timed_on_the_device(tmp_path: Path) -> None:
         assert [latency.device_ms is not None for latency in row.latencies] == [True, True]
 
 
+@pytest.mark.alone
 def test_levers_of_a_gpu_are_tried() -> None:
     settings = TuneSettings(levers=("tf32", "cudnn-benchmark", "16-mixed"), rounds=6, window_s=0.05, minutes=5)
     result = run_campaign("tests.on_gpu:training", settings, print)
@@ -203,6 +204,7 @@ def device_and_step_ms(folder: Path) -> tuple[float, float]:
     return tuple(sorted(step[name] for step in steps)[len(steps) // 2] / 1e6 for name in ("device_ns", "step_ns"))
 
 
+@pytest.mark.alone
 def test_an_input_bound_loop_shows_little_device_time(tmp_path: Path) -> None:
     """20 ms of waiting per step, and far less than that on the device."""
     callback = PerfCallback(skip_first=10**9, dirpath=tmp_path / "perf")
@@ -230,6 +232,7 @@ class Heavy(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 1e-9)
 
 
+@pytest.mark.alone
 def test_a_loop_that_the_device_bounds_shows_it(tmp_path: Path) -> None:
     callback = PerfCallback(skip_first=10**9, dirpath=tmp_path / "perf")
     make_trainer(tmp_path, callback, max_epochs=1, **ON_GPU).fit(Heavy(), loader(40))
@@ -349,6 +352,7 @@ def test_nvml_answers_for_the_trainings_device(tmp_path: Path) -> None:
     assert (own.power_limit_w or 0) > 10
 
 
+@pytest.mark.alone
 def test_a_probe_times_kernels_in_other_settings_and_replays_the_calls_from_a_graph(tmp_path: Path) -> None:
     callback = PerfCallback(skip_first=5, active=3, repeat=1, dirpath=tmp_path / "perf", report="none", probe=True)
     make_trainer(tmp_path, callback, max_epochs=1, **ON_GPU).fit(make_module(), loader(40))
@@ -365,6 +369,7 @@ def test_a_probe_times_kernels_in_other_settings_and_replays_the_calls_from_a_gr
     assert 0.05 * probe.step_ns < graph.saving_ns < probe.step_ns
 
 
+@pytest.mark.alone
 def test_a_replay_takes_the_device_no_longer_than_launches_and_the_host_less() -> None:
     layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(50))).cuda()
     inputs = torch.ones(8, 64, device="cuda")
@@ -386,6 +391,7 @@ def test_a_replay_takes_the_device_no_longer_than_launches_and_the_host_less() -
         inputs.sum().item()
 
 
+@pytest.mark.alone
 def test_levers_are_tried_where_memory_holds_one_training_only() -> None:
     """The training takes more than half of the memory: its twin must not make it fail."""
     free_bytes, _ = torch.cuda.mem_get_info()

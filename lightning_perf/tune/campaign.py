@@ -388,12 +388,13 @@ class _Campaign:
 
         A probe measured the operators of the unchanged training. With another lever in effect, a lever with a probed
         loss may be a gain, so it is tried. Memory settings are the exception, because they affect no operator of a
-        probe.
+        probe. A lever that was asked for by its name is always tried.
         """
         if self._interrupted:
             return BEFORE_INTERRUPT
         low, high = scouted.profile.probed.get(lever.name, (0.0, 0.0))
-        if high <= -CERTAIN_LOSS and all(find_lever(name).family == "memory" for name in self._kept):
+        asked_for = lever.name in self._settings.levers
+        if high <= -CERTAIN_LOSS and not asked_for and all(find_lever(name).family == "memory" for name in self._kept):
             losses = f"{-100 * high:.0f} to {-100 * low:.0f} %"
             return f"a probe of the recorded operators shows a loss of {losses} of the step"
         return None if self._budget.unreserved_s() >= self._budget.trial_s else SPENT
