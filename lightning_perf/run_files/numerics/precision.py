@@ -270,8 +270,8 @@ class BadRun(Struct, frozen=True):
         cured_loss: The loss of the batch with these layers in FP32.
         trials: Lists that were tried.
         batch: The tensors of the batch with NaN or inf, if the batch is sound with zeros in their place.
-        replayed_step: The step whose batch was run again. It is a later one than `step` on a GPU, whose loss the host
-            learns late; None if no batch was run.
+        replayed_step: The step of the batch that was run again; None if none was. It is later than `step` on a GPU,
+            because the host learns of a loss late.
     """
 
     step: int
