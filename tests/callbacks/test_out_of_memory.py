@@ -177,7 +177,11 @@ def test_what_the_program_keeps_is_named_before_a_limit(monkeypatch: pytest.Monk
         f"is free. {'Process 950 has 3.11 GiB memory in use. ' * 12}6.99 GiB allowed; Of the allocated memory 6.76 GiB"
     )
     kept = TensorGroup("Tensor float32 [400000000]", "cuda:0", False, 4, 6_400_000_000)
-    groups = (kept, replace(kept, device="cpu", bytes=9), TensorGroup("Parameter float32 [9]", "cuda:0", False, 1, 36))
+    groups: tuple[TensorGroup, ...] = (
+        kept,
+        replace(kept, device="cpu", bytes=9),
+        TensorGroup("Parameter float32 [9]", "cuda:0", False, 1, 36),
+    )
     monkeypatch.setattr(out_of_memory, "count_tensors", lambda _: groups)
     monkeypatch.setattr(
         out_of_memory, "_allocator", lambda _: {"allocated_bytes": 7_261_938_176, "free_bytes": 112_728_801_280}
