@@ -12,7 +12,7 @@ from lightning_perf.analysis.host.waits import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import BUSY_WAIT
 from lightning_perf.findings.finding import MIN_SHARE, Problem, SavingRange, rule
-from lightning_perf.findings.savings import each, loader_of, processor_of, whole
+from lightning_perf.findings.savings import each, loader_of, processor_of
 from lightning_perf.findings.worker_time import OTHER_THAN_MORE, Cause, Transfer, batch_transfer, explain_workers
 from lightning_perf.trace.description import Processor
 from lightning_perf.units import counted, format_bandwidth, format_bytes, format_duration, format_share
@@ -59,7 +59,8 @@ def waits_for_input(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> P
         share = loading.operator_ns / loading.fetch_ns
         if share >= OPERATOR_SHARE:
             evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
-    title = f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data"
+    whole = "the step" if analysis.breakdown.marked else "the recording"
+    title = f"Input-bound: {format_share(wait_ns / step_ns)} of {whole} waits for data"
     return replace(advised, title=title, evidence=[*evidence, _batch_source(analysis), *advised.evidence])
 
 

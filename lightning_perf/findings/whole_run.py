@@ -17,7 +17,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
-from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
+from lightning_perf.analysis.steps.step_times import HICCUPS, LEAST_USUAL_STEPS, NOTABLE, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.conditions import (
     BUSY_WAIT,
@@ -48,6 +48,7 @@ from lightning_perf.findings.finding import (
 from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.ranks import SHARED_WAITS
+from lightning_perf.findings.savings import step_ns
 from lightning_perf.findings.steps import one_per_cause, without_collections, without_parts_of_fit
 from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.run_files.fit.account import Group
@@ -114,9 +115,6 @@ def find_in_fit(
     return tuple(sorted(findings, key=by_saving))
 
 
-NOTABLE = 1.2
-"""Ratio of recorded steps to the run's median step from which the recording shows an unusual stretch."""
-
 UNLIKE = 2.0
 """Ratio from which shares of the recorded steps do not apply to the run's usual step."""
 
@@ -134,9 +132,6 @@ PROBED = frozenset(
     {"cpu-bf16", "cpu-channels-last", "cpu-overhead", "cpu-threads", "launch-bound", "unfused-optimizer"}
 )
 """Rules with savings that a probe measures. It alternates between settings, so other load hits all of them alike."""
-
-LEAST_RUN_STEPS = 5
-"""Steps outside of the recording that are needed to contradict it."""
 
 LEAST_STRETCH_STEPS = 10
 """Steps of a run that are needed to know its usual step."""
@@ -287,7 +282,7 @@ def check_findings(
 
 
 def _usable(run: StepTimes | None) -> StepTimes | None:
-    return run if run is not None and not run.only_profiled and run.steps >= LEAST_RUN_STEPS else None
+    return run if run is not None and not run.only_profiled and run.steps >= LEAST_USUAL_STEPS else None
 
 
 def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding:
@@ -322,7 +317,7 @@ def _judge(
     if finding.kind == "cpu-pauses" and (reason := _not_of_training(finding, analysis, run, fit)):
         return HeldBack(finding, reason)
     if finding.kind in SHARES and run is not None:
-        return _of_usual_step(finding, run)
+        return _of_usual_step(finding, analysis, run)
     if finding.saving_high_ms is None or finding.kind in SURE_ON_BUSY_MACHINES:
         return finding
     if finding.kind == "input-bound" and run is not None:
@@ -388,12 +383,12 @@ def _without_core(finding: Finding, analysis: RankAnalysis) -> str:
     )
 
 
-def _of_usual_step(finding: Finding, run: StepTimes) -> Finding:
+def _of_usual_step(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding:
     """Return a finding with the same shares of the run's median step: recorded steps may take several times as long."""
-    if finding.saving_low_ms is None or finding.saving_high_ms is None or not finding.step_ms:
+    if finding.saving_low_ms is None or finding.saving_high_ms is None or not step_ns(analysis):
         return finding
     step_ms = run.p50_ns / 1e6
-    factor = step_ms / finding.step_ms
+    factor = run.p50_ns / step_ns(analysis)
     low_ms, high_ms = factor * finding.saving_low_ms, factor * finding.saving_high_ms
     return replace(finding, saving_low_ms=low_ms, saving_high_ms=high_ms, step_ms=step_ms)
 

@@ -20,7 +20,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed, link_use
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
 from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth, summarize_account, summarize_growth
-from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
+from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times, usual_step
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
 from lightning_perf.findings.whole_run import check_findings, find, find_in_fit
@@ -223,6 +223,7 @@ def build_report(
     ]
     logged = next((rank_in_name(path.name) for path in run.paths(STEPS)), None)
     step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
+    ranks[:] = [replace(each, usual=usual_step(step_times, each.breakdown)) for each in ranks]
     accounts = account_paths(folder) if folder is not None else ()
     account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
     over_fit = _over_fit(run, samples, account)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from lightning_perf import PerfCallback
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.conditions import cold_start
+from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.host import host_work, launch_bound, queued_stalls, small_kernels, sync_points
 from lightning_perf.findings.kernels import cudnn_benchmark
 from lightning_perf.findings.memory import memory_spare
@@ -184,11 +185,24 @@ def test_what_the_progress_bar_reads_is_told_from_what_the_model_reads() -> None
     assert "instead of loss.item()" in inside.action
     assert "while a checkpoint is saved" in between.evidence[0]
     finding = finding_of(sync_points, waiting(400, 200).annotation("perf::forward", 0, 50))
-    assert "in a callback, a logger or the progress bar" in finding.evidence[0]
-    assert "refresh_rate" in finding.action
+    assert "in a callback, a logger or for the progress bar" in finding.evidence[0]
+    assert "Log without prog_bar=True" in finding.action
     # Of a recording that others made nobody knows what runs between phases.
     foreign = finding_of(sync_points, waiting(400, 200))
     assert "progress bar" not in f"{foreign.evidence[0]}{foreign.action}"
+
+
+def test_lightning_reads_values_for_a_progress_bar_that_is_off() -> None:
+    def logging(values: list[str]) -> Finding:
+        builder = waiting(400, 200).annotation("perf::forward", 0, 50)
+        builder.top_level[LOOP_KEY] = {"bar_values": values}
+        return finding_of(sync_points, builder)
+
+    shown, none = logging(["loss", "acc"]), logging([])
+    assert "in Lightning, which reads loss, acc for the progress bar" in shown.evidence[0]
+    assert "Log without prog_bar=True" in shown.action
+    assert "in a callback or a logger: 1 per step" in none.evidence[0]
+    assert "prog_bar" not in none.action
 
 
 UNSCALED = "aten::_amp_foreach_non_finite_check_and_unscale_"
