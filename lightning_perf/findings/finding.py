@@ -242,12 +242,10 @@ class Rules(Generic[P]):
                 if problem is None:
                     return None
                 whole_ns, rank = self._whole(*args, **kwargs)
-                most_ns = part(*args, **kwargs) if part is not None else None
                 judged = problem.saving if problem.severity is None else None
-                if judged is not None:
-                    saved_ns = max(judged.ns) if most_ns is None else min(max(judged.ns), most_ns)
-                    if not is_worth_it(saved_ns, whole_ns, self._per):
-                        return None
+                if judged is not None and not is_worth_it(max(judged.ns), whole_ns, self._per):
+                    return None
+                most_ns = part(*args, **kwargs) if part is not None else None
                 return make_finding(rule_id, problem, whole_ns=whole_ns, most_ns=most_ns, rank=rank, per=self._per)
 
             self.by_id[rule_id] = rule

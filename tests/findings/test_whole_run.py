@@ -378,6 +378,46 @@ def test_a_share_of_slow_recorded_steps_is_given_for_the_usual_step(tmp_path: Pa
     assert "Estimated saving: 4.50 ms to 9.00 ms per step (45.0 % to 90.0 %)" in report.verdict.next
 
 
+def issuing() -> TraceBuilder:
+    """Steps of 2 ms with 100 operators of 20 µs, each of which launches a kernel of 9 µs when it ends."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB")
+    for number, start in zip(WINDOW, range(0, len(WINDOW) * 2000, 2000), strict=True):
+        builder.step(number, start, 2000)
+        for at in range(start, start + 2000, 20):
+            builder.op("aten::add", at, 20)
+            builder.launch(BF16_GEMM, call_us=at, call_duration_us=5, start_us=at + 5, duration_us=9)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("usual_us", "wait_us", "saving_ms", "step_ms"),
+    [
+        # The device works 900 µs in each step. Of a recorded one it waits 1.1 ms for the host.
+        (1000.0, 0.0, (0.3 * 0.1, 0.1), 1.0),
+        (1200.0, 200.0, (0.3 * 0.1, 0.1), 1.2),  # waits for data are another cause
+        (910.0, 0.0, None, 0.0),
+        (800.0, 0.0, (0.3 * 1.1, 0.9 * 1.1), 2.0),  # the usual step has less work for the device
+        (1900.0, 0.0, (0.3 * 1.1, 0.9 * 1.1), 2.0),
+    ],
+    ids=["idle", "waits", "hardly idle", "less work", "as recorded"],
+)
+def test_a_busier_device_saves_no_more_than_the_idle_time_of_the_usual_step(
+    tmp_path: Path, usual_us: float, wait_us: float, saving_ms: tuple[float, float] | None, step_ms: float
+) -> None:
+    report = lightning_perf.analyze(folder(tmp_path, issuing(), [(usual_us, wait_us)] * 200))
+    found = next((finding for finding in report.findings if finding.kind == "launch-bound"), None)
+    if found is None:
+        assert saving_ms is None
+        return
+    assert saving_of(found) == pytest.approx(saving_ms)
+    assert found.step_ms == pytest.approx(step_ms)
+    rebased = step_ms < 2
+    assert ("of the recorded step" in found.title) == rebased
+    assert any("the device idles for 100 µs of it in all" in text for text in found.evidence) == rebased
+    share = "90.0" if step_ms == 1 else "75.0"
+    assert any(f"the device works for {share} % of a step" in note for note in report.notes) == rebased
+
+
 def test_a_probe_is_not_advised_for_steps_that_are_unlike_the_usual_ones(tmp_path: Path) -> None:
     # Measured: "A probe measures it all the same", and with the probe the finding was held back all the same.
     trace = convolving(on_processor(bf16=["avx512_bf16"], load=30.0))
