@@ -17,6 +17,7 @@ from lightning_perf.findings.finding import (
     Problem,
     SavingRange,
     rule,
+    saving_whole_ns,
 )
 from lightning_perf.findings.kernels import device_in_use, has_bf16, is_benchmarking
 from lightning_perf.findings.savings import (
@@ -148,7 +149,8 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
     short = launches.short_kernels / launches.kernels
     steps = max(launches.steps, 1)
     idle_ns = next((row.total_ns for row in idle.classes if row.name == "kernel_gap"), 0) / steps
-    gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
+    usual_gap_ns = min(MAX_GAP_NS, idle.median_gap_ns or 0)  # not the mean, which a few stalls can raise
+    gap_ns = min(idle_ns, usual_gap_ns * launches.kernels / steps)
     kernel_ns = launches.short_kernel_ns / steps
     replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
     if replayed and compile_obstacle(analysis):
@@ -392,7 +394,7 @@ def queued_stalls(analysis: RankAnalysis) -> Problem | None:
         return None
     steps = max(idle.steps, 1)
     stalled_ns = idle.stalled_ns / steps
-    if not step_ns(analysis) or stalled_ns < MIN_STALLED_SHARE * step_ns(analysis):
+    if not step_ns(analysis) or stalled_ns < MIN_STALLED_SHARE * saving_whole_ns(analysis):
         return None
     gaps = idle.stalls / steps
     evidence = [

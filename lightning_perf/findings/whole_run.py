@@ -48,7 +48,7 @@ from lightning_perf.findings.finding import (
 from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.ranks import SHARED_WAITS
-from lightning_perf.findings.savings import step_ns
+from lightning_perf.findings.savings import loader_of, step_ns
 from lightning_perf.findings.steps import one_per_cause, without_collections, without_parts_of_fit
 from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.run_files.fit.account import Group
@@ -398,6 +398,8 @@ def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding 
     waits = _RunWaits.of(analysis, run)
     recorded = analysis.breakdown.category("input").share or 0.0
     hiccup = _hiccup(finding, analysis)
+    if waits.after_starts < MIN_WAIT_SHARE <= waits.share:
+        return waits.at_starts
     if waits.steady < MIN_WAIT_SHARE:
         if waits.share >= MIN_WAIT_SHARE:
             return f"{waits.text}, but {waits.without}: an outlier."
@@ -428,12 +430,14 @@ class _RunWaits(NamedTuple):
         share: Their share of the steps' time.
         steady: The same without the longest waits.
         few: Whether most of the waiting is in the longest waits, so that the mean step is not the usual one.
+        after_starts: The share without the longest waits at the starts of epochs.
     """
 
     run: StepTimes
     share: float
     steady: float
     few: bool
+    after_starts: float
 
     @classmethod
     def of(cls, analysis: RankAnalysis, run: StepTimes) -> _RunWaits:
@@ -442,15 +446,25 @@ class _RunWaits(NamedTuple):
             waited_ns = (analysis.breakdown.category("input").mean_ns or 0.0) * max(loading.steps, 1)
             exposed = min(1.0, waited_ns / loading.fetch_ns)
         share, steady = run.data_wait_share, run.data_wait_share_steady
+        after = exposed * _without_starts(analysis, run)
         if steady is None or run.mean_steady_ns is None:
-            return cls(run, exposed * share, exposed * share, False)
+            return cls(run, exposed * share, exposed * share, False, after)
         steady_ns = steady * run.mean_steady_ns * (run.steps - HICCUPS)
-        return cls(run, exposed * share, exposed * steady, steady_ns < share * run.total_ns / 2)
+        return cls(run, exposed * share, exposed * steady, steady_ns < share * run.total_ns / 2, after)
 
     @property
     def text(self) -> str:
         """The share over all steps, as the beginning of a sentence."""
         return f"Over the run's {format_count(self.run.steps)} steps the wait is {format_share(self.share)}"
+
+    @property
+    def at_starts(self) -> str:
+        """A sentence for waits that are nearly all at the starts of epochs."""
+        rest = format_share(self.after_starts)
+        return (
+            f"{self.text}, nearly all of it in the first steps of an epoch, while each worker makes its first batch. "
+            f"The other steps wait {rest}. Longer epochs wait less often, and cheaper batches for less time."
+        )
 
     @property
     def without(self) -> str:
@@ -472,6 +486,17 @@ class _RunWaits(NamedTuple):
         if self.few and self.run.mean_steady_ns is not None:
             share, step_ns = self.steady, self.run.mean_steady_ns
         return _input_bound(analysis, share * step_ns, step_ns)
+
+
+def _without_starts(analysis: RankAnalysis, run: StepTimes) -> float:
+    """Return the share of waits in the steps of a run without the outliers in which its workers begin an epoch."""
+    facts, loading = loader_of(analysis), analysis.loading
+    if not facts.workers or not facts.batches_per_epoch or loading is None:
+        return run.data_wait_share
+    batches = max(loading.fetches, 1) / max(loading.steps, 1)  # of a step
+    begun = [step for step in run.outliers if step.step * batches % facts.batches_per_epoch < facts.workers]
+    waited_ns = run.data_wait_share * run.total_ns - sum(step.data_wait_ns for step in begun)
+    return max(0.0, waited_ns) / max(run.total_ns - sum(step.step_ns for step in begun), 1)
 
 
 def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int | None) -> Finding | None:

@@ -94,6 +94,15 @@ def test_many_small_kernels_that_were_queued_in_time() -> None:
     assert saving_of(finding) == pytest.approx((0.2, 0.4 + 0.79), rel=0.02)
 
 
+def test_stalls_of_the_queue_are_not_gaps_between_kernels() -> None:
+    builder = queued()
+    for event in builder.events:  # the last 50 gaps of each step are 9.9 µs long
+        if event.get("cat") == "kernel" and event["ts"] % 2000 > 1500:
+            event["dur"] = 0.001
+    finding = finding_of(small_kernels, builder)
+    assert "the device idles 400 µs between kernels that were queued in time" in finding.evidence[0]
+
+
 def test_small_kernels_of_a_graph_are_not_told_to_become_one() -> None:
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
     for graph, start in enumerate(builder.steps(3, 2000), 1):

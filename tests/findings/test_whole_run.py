@@ -150,6 +150,24 @@ def test_one_long_wait_does_not_enlarge_the_waits_of_the_usual_step(tmp_path: Pa
     assert "The longest is 25.0 s, in step 160." in finding.evidence[-1]
 
 
+@pytest.mark.parametrize("per_epoch", [40, 41], ids=["epochs", "elsewhere"])
+def test_waits_at_the_starts_of_epochs_need_no_more_workers(tmp_path: Path, per_epoch: int) -> None:
+    # Measured: two thirds of the waits of an epoch of 32 batches are in its first steps, and 8 workers are enough.
+    trace = recorded(*[1000] * 5, compute_us=1000)
+    trace.top_level[LOADER_KEY] = {"workers": 4, "batches_per_epoch": per_epoch}
+    run = [(2000.0, 10.0)] * 395
+    for step in (40, 80, 120, 160, 240):
+        for later, wait_us in ((0, 30_000.0), (2, 20_000.0)):
+            run[step + later - 5 - (5 if step > WINDOW[0] else 0)] = (2000 + wait_us, 10 + wait_us)
+    report = lightning_perf.analyze(folder(tmp_path, trace, run))
+    notes = [note for note in report.notes if "nearly all of it in the first steps of an epoch" in note]
+    assert bool(notes) == (per_epoch == 40)
+    assert ("input-bound" in {finding.kind for finding in report.findings}) == (per_epoch == 41)
+    if notes:
+        assert "Over the run's 395 steps the wait is 24.4 %" in notes[0]
+        assert "The other steps wait 0.5 %" in notes[0]
+
+
 def test_waits_that_the_device_hides_do_not_count(tmp_path: Path) -> None:
     """The fetch takes half of each step; in the recording, all but an eighth of it is hidden by work on the device."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB")
