@@ -148,9 +148,7 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
         return None  # a truncated file, or the host is the reason: see `launch-bound`
     short = launches.short_kernels / launches.kernels
     steps = max(launches.steps, 1)
-    idle_ns = next((row.total_ns for row in idle.classes if row.name == "kernel_gap"), 0) / steps
-    usual_gap_ns = min(MAX_GAP_NS, idle.median_gap_ns or 0)  # not the mean, which a few stalls can raise
-    gap_ns = min(idle_ns, usual_gap_ns * launches.kernels / steps)
+    gap_ns = min(idle.short_gap_ns or 0, MAX_GAP_NS * launches.kernels) / steps
     kernel_ns = launches.short_kernel_ns / steps
     replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
     if replayed and compile_obstacle(analysis):
