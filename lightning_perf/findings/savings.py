@@ -93,7 +93,7 @@ def idle_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) -> t
     """Return the least and most idle time saved in a usual step, from those in the recorded steps.
 
     At least as large a part of the idle time is saved, and at most all of it. A saving that is too small for a recorded
-    step is none, since hosts are slower in these.
+    step counts as 0, since hosts are slower in these.
     """
     usual = analysis.usual
     if usual is None:

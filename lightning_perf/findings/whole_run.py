@@ -292,8 +292,10 @@ def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding
     processor = analysis.metadata.processor if analysis is not None else None
     if processor is None or not is_busy(processor):
         return finding
-    if workers_wait(processor) and analysis is not None and explain_workers(analysis.worker, 0.0) is not None:
-        return finding  # the time for which they wait for the training is measured
+    worker = analysis.worker if analysis is not None else None
+    waits_for_cores = worker is not None and (worker.core_wait or 0.0) >= BUSY_WAIT
+    if workers_wait(processor) and explain_workers(worker, 0.0) is not None and not waits_for_cores:
+        return finding  # the time for which they wait for the training is measured, and short
     warning = (
         "The machine was busy, so workers also wait for the training. Measure them: lightning-perf data PKG:NAME."
         if workers_wait(processor)

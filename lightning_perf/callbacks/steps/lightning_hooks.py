@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -171,7 +171,7 @@ def _bar_values(trainer: Trainer) -> list[str] | None:
     results = getattr(getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None), "_results", None)
     if not isinstance(results, dict):
         return None
-    logged = (getattr(result, "meta", None) for result in results.values())
+    logged: Iterable[Any] = (getattr(result, "meta", None) for result in results.values())
     names = (meta.name for meta in logged if getattr(meta, "prog_bar", False) and getattr(meta, "on_step", False))
     return list(dict.fromkeys(names))
 

@@ -66,7 +66,7 @@ def mostly_steps(fit: FitTime) -> bool:
 
 
 NOTABLE_CORE_WAIT = 0.05
-"""Share of the fit in waits for a core from which they are told."""
+"""Share of the fit in waits for a core from which the report names them."""
 
 
 def fit_time_section(fit: FitTime, top: int = EVERY_ROW) -> Iterator[Block]:
