@@ -2,7 +2,7 @@
 
 Stages, in the order to run them:
 
-- first: facts of the machine; rates of FP32, TF32, FP16, and BF16 products; ResNet-50 in four precisions at batch 256,
+- first: facts of the machine; rates of FP32, TF32, FP16, and BF16 products; ResNet-50 in four precisions at batch 128,
   with one run folder of each; the tests in ``tests/on_gpu.py``
 - table: ResNet-50 in 16 combinations of precision, batch size, and memory format, with the predicted gains
 - overhead: alternating fits with and without `PerfCallback`; a step that waits for the device is an error
@@ -101,7 +101,7 @@ def first(sizes: Sizes) -> list[Step]:
             "headline",
             [
                 *("-m", "benchmarks.gpu_precision", "--device", sizes.device, "--models", "resnet50"),
-                *("--batches", "256", "--channels-last-only", "--keep-runs", "--out", "{work}/headline", *tiny),
+                *("--batches", "128", "--channels-last-only", "--keep-runs", "--out", "{work}/headline", *tiny),
             ],
             180,
             pages=["headline.md"],
