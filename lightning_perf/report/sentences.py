@@ -202,12 +202,16 @@ def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trus
                 "The recording shows a slow stretch of the run, not its usual step."
             ),
         ]
+    longer_ns = (lead.breakdown.category("input").mean_ns or 0.0) - (step_times.data_wait_p50_ns or 0)
+    waits = ""
+    if longer_ns >= (recorded_ns - usual_ns) / 2:
+        waits = f" Most of that is waiting for data, {format_duration(longer_ns)} longer than in the median step."
     options = ", ".join(_options(lead))
     named = f" ({options})" if options else ""
     return [
         *stalls,
         (
-            f"{slower} steps without the profiler ({format_duration(usual_ns)}). The profiler{named}, or other "
+            f"{slower} steps without the profiler ({format_duration(usual_ns)}).{waits} The profiler{named}, or other "
             "work on the machine at that time, slowed the host down. The host's true shares are smaller than those "
             f"shown.{_usual_use(lead)}"
         ),
