@@ -14,7 +14,7 @@ from lightning_perf.analysis.intervals import (
     averaged_steps,
     averaged_time,
     cached_per_trace,
-    in_averaged_steps,
+    in_averaged_host_steps,
     merge,
     subtract,
     sum_by,
@@ -260,7 +260,7 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     if not len(trace.device):
         return None
     runtime, kinds = trace.runtime, runtime_kinds(trace)
-    calls = np.flatnonzero((kinds == RuntimeKind.SYNC) & in_averaged_steps(trace, runtime.start_ns))
+    calls = np.flatnonzero((kinds == RuntimeKind.SYNC) & in_averaged_host_steps(trace, runtime.start_ns))
     # `.item()` copies to pageable memory and then waits for the stream. A second wait then finds an empty stream.
     launched_before = np.searchsorted(runtime.start_ns[kinds == RuntimeKind.LAUNCH], runtime.start_ns[calls])
     first = np.flatnonzero(np.diff(launched_before, prepend=-1))
@@ -393,7 +393,7 @@ def stop_flags(trace: Trace) -> StopFlags | None:
     busy = merge(marks.start_ns[phases], marks.end_ns[phases])
     phase = np.searchsorted(busy.end_ns, start, side="right")
     later = np.append(busy.start_ns, np.iinfo(np.int64).max)[phase]
-    kept = (later >= end) & in_averaged_steps(trace, start)
+    kept = (later >= end) & in_averaged_host_steps(trace, start)
     if not kept.any():
         return None
     waits = merge(start[kept], end[kept])

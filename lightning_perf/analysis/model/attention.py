@@ -12,7 +12,7 @@ from msgspec import Struct
 from lightning_perf.analysis.intervals import (
     averaged_steps,
     averaged_time,
-    in_averaged_steps,
+    in_averaged_host_steps,
     json_list,
     json_shapes,
     merge,
@@ -157,7 +157,7 @@ def _fused_calls(trace: Trace) -> list[_Call]:
     """Return the calls of operators that compute attention, without those inside another one."""
     table, parents = trace.operators, trace.links.operator_parent
     named = trace.names_where(IMPLEMENTATIONS.__contains__)[table.name]
-    rows = np.flatnonzero(named & in_averaged_steps(trace, table.start_ns))
+    rows = np.flatnonzero(named & in_averaged_host_steps(trace, table.start_ns))
     calls = []
     for row in rows.tolist():
         above = int(parents[row])
@@ -199,7 +199,7 @@ def _options(trace: Trace, row: int) -> tuple[bool | None, float | None, bool | 
 def _written_out(trace: Trace, fused: list[_Call]) -> list[_Call]:
     """Find a softmax over scores that a batched product made and that the next one multiplies with the values."""
     table = trace.operators
-    counted = in_averaged_steps(trace, table.start_ns)
+    counted = in_averaged_host_steps(trace, table.start_ns)
     softmax = np.flatnonzero(counted & trace.names_where(lambda name: name == SOFTMAX)[table.name])
     products = np.flatnonzero(counted & trace.names_where(PRODUCTS.__contains__)[table.name])
     triangles = _triangles(trace)
@@ -224,7 +224,7 @@ def _triangles(trace: Trace) -> set[tuple[int, ...]]:
     """Return the sizes of the causal masks that the averaged steps make."""
     table = trace.operators
     rows = np.flatnonzero(
-        trace.names_where(TRIANGLES.__contains__)[table.name] & in_averaged_steps(trace, table.start_ns)
+        trace.names_where(TRIANGLES.__contains__)[table.name] & in_averaged_host_steps(trace, table.start_ns)
     )
     sizes = set()
     for row in rows.tolist():
