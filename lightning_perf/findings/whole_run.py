@@ -548,6 +548,8 @@ def _hiccup(finding: Finding, analysis: RankAnalysis) -> _Hiccup | None:
         f"{' together' if few > 1 else ''}, the others for {format_duration(median_ns)} each."
     )
     wall_ns = float(median(analysis.breakdown.steps[place].wall_ns for place in complete))
+    if analysis.usual is not None:
+        wall_ns = min(wall_ns, analysis.usual.step_ns)
     return _Hiccup(mean_ns, median_ns, wall_ns, text)
 
 

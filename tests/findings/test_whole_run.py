@@ -237,6 +237,15 @@ def test_one_step_that_asks_the_driver_for_memory_is_an_outlier(tmp_path: Path) 
     assert any("Slow steps take 0 % of the run's time." in note for note in report.notes)
 
 
+def test_the_median_of_slow_recorded_steps_is_a_share_of_the_usual_step(tmp_path: Path) -> None:
+    builder = stalling([2000, 2000, 6000, 2000, 2000], [500, 500, 4500, 500, 500])
+    report = lightning_perf.analyze(folder(tmp_path, builder, [(1200, 0)] * 300))
+    finding = next(finding for finding in report.findings if finding.kind == "allocator")
+    assert finding.step_ms == pytest.approx(1.2)
+    # The device works 900 µs. In the mean it idles 1.9 ms, 1.3 ms of it in calls that take 0.5 ms in the median step.
+    assert saving_of(finding) == pytest.approx((0.5 / 1.3 * 0.65 * 0.3 / 1.9, 0.5 / 1.3 * 0.3))
+
+
 @pytest.mark.parametrize(("before_us", "slow"), [(4000, True), (None, False)], ids=["slow stretch", "profiler"])
 def test_a_slow_stretch_is_told_from_the_cost_of_the_profiler(
     tmp_path: Path, before_us: float | None, slow: bool

@@ -106,7 +106,10 @@ def _facts(fit: FitTime) -> Iterator[Line]:
     yield Line(" · ".join(facts))
     if fit.core_wait_ns is not None and fit.core_wait_ns >= NOTABLE_CORE_WAIT * fit.wall_ns:
         waited = part_text(fit.core_wait_ns, fit.wall_ns)
-        yield Line(f"The training thread waited for a core: {waited}. Other work kept the cores busy.", "warning")
+        yield Line(
+            f"The training thread waited for a core: {waited}. Other threads or programs kept the cores busy.",
+            "warning",
+        )
     for each in fit.collections:
         if each.generation == FULL_GENERATION and each.time_ns >= LEAST_PART * fit.wall_ns:
             yield Line(
