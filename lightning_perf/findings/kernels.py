@@ -16,6 +16,7 @@ from lightning_perf.findings.savings import (
     compile_obstacle,
     device_saving_ns,
     each,
+    idle_saving_ns,
     in_phases,
     processor_of,
     step_ns,
@@ -328,7 +329,7 @@ def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Problem | N
     saving = choose_saving(
         analysis,
         "fused-optimizer",
-        (shrinks_ns * (1 - most), shrinks_ns * (1 - least)),
+        idle_saving_ns(analysis, shrinks_ns * (1 - most), shrinks_ns * (1 - least)),
         f"{round(100 * least)} to {round(100 * most)} % of the phase remains, plus the work of the device.",
     )
     how = "in a loop over parameters" if optimizer.implementation == "loop" else "in groups of parameters (foreach)"

@@ -200,6 +200,11 @@ def unpack_triple(packed: int) -> tuple[int, int, int] | None:
     return (x, y, z) if packed else None
 
 
+SOME_BLOCKS = 0.5
+"""Blocks per multiprocessor from which an occupancy of 0 % cannot come from rounding: one warp of 64 is 1.6 %. On an
+H200, Tensor Core kernels with 0.9 blocks of 12 warps have 0 %."""
+
+
 class DeviceEvents(_Timed, frozen=True, eq=False, dict=True):
     """Work that ran on a device: kernels, copies and memsets.
 
@@ -235,8 +240,8 @@ class DeviceEvents(_Timed, frozen=True, eq=False, dict=True):
 
     @cached_property
     def known_occupancy(self) -> Float32Array:
-        """The occupancy; nan as well for a kernel that fills the device and has 0, which some recorders write."""
-        unknown = np.equal(self.occupancy, 0) & (self.blocks_per_sm >= 1)
+        """The occupancy; nan as well for 0 of a kernel with many blocks, which recorders write for unknown."""
+        unknown = np.equal(self.occupancy, 0) & (self.blocks_per_sm >= SOME_BLOCKS)
         return np.where(unknown, np.float32(np.nan), self.occupancy)
 
     @cached_property

@@ -103,7 +103,11 @@ def test_long_validation(facts: dict[str, Any], runs: int, setting: str) -> None
 
 
 def test_long_validation_has_a_threshold_and_may_wait_for_data() -> None:
-    assert "num_workers" in one({("validation", "fetch"): (70.0, 500)}).action
+    waiting: Any = {("validation", "fetch"): (70.0, 500)}
+    assert "in worker processes: DataLoader(…, num_workers=4)" in one(waiting).action
+    in_use = one(waiting, starts=starts(10, stage="validation", persistent=True))  # four workers
+    assert "which 4 worker processes make" in in_use.evidence[-1]
+    assert "raise num_workers of its loader from 4" in in_use.action
     rest_s = sum(seconds for seconds, _ in accounts.USUAL.values()) - 3.5
     assert found({("validation", "compute"): (rest_s * 0.098 / 0.902 - 0.5, 100)}) == []
     assert len(found({("validation", "compute"): (rest_s * 0.102 / 0.898 - 0.5, 100)})) == 1

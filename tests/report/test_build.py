@@ -7,8 +7,9 @@ import lightning_perf
 from lightning_perf.errors import TraceError
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, MemorySample, WorkerGrowth, write_growth
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.trace.description import STOPPED_KEY
+from lightning_perf.trace.description import PROCESSOR_KEY, STOPPED_KEY
 from tests.findings.recordings import reducing
 from tests.report.support import rendered
 from tests.support.trace_builder import TraceBuilder
@@ -104,6 +105,20 @@ def test_step_times_are_read_with_or_without_traces_beside_them(tmp_path: Path) 
     assert len(report.ranks) == 1
     assert report.step_times is not None
     assert report.step_times.p50_ns == 2_000_000
+
+
+def test_the_time_of_workers_is_known_in_a_fit_that_is_too_short_for_its_memory(tmp_path: Path) -> None:
+    trace = reducing(250)
+    trace.top_level[PROCESSOR_KEY] = {"cores": 8, "worker_cpu": 0.9}
+    trace.write(tmp_path / "rank0.1000000001.pt.trace.json.gz")
+    worker = WorkerGrowth(4, 0, 32, 0, 0, 0, 0, cpu=0.2, core_wait=0.3, disk_wait=0.0)
+    write_growth(tmp_path, GrowthRecord(0, "allocator", (MemorySample(20, 1), MemorySample(36, 1)), (), worker))
+    report = lightning_perf.analyze(tmp_path)
+    assert report.memory_growth is None
+    (rank,) = report.ranks
+    assert rank.worker == worker
+    assert rank.metadata.processor is not None
+    assert (rank.metadata.processor.worker_cpu, rank.metadata.processor.worker_wait) == (0.2, 0.3)
 
 
 def test_truncated_recordings_get_no_shares(tmp_path: Path) -> None:
