@@ -23,6 +23,7 @@ from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth, summar
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
+from lightning_perf.findings.conditions import shared_gpu_notes
 from lightning_perf.findings.whole_run import check_findings, find, find_in_fit
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -285,6 +286,7 @@ def build_report(
                 for gpu in gpus
                 if gpu.uncorrected_errors
             ),
+            *shared_gpu_notes(gpus),
             *run.notes,
         ),
         findings=checked.findings,

@@ -119,6 +119,8 @@ def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
         for found in gpu.reasons:
             text = f"Rank {gpu.rank}: {found.reason} in {format_share(found.share)} of the samples"
             yield Line(text, "warning" if found.harmful else "plain")
+        if gpu.other_processes:
+            yield Line(f"Rank {gpu.rank}: {counted(gpu.other_processes, 'other process', 'other processes')}", "warning")
         if gpu.corrected_errors:
             errors = counted(gpu.corrected_errors, "memory error")
             yield Line(f"Rank {gpu.rank}: {errors}, corrected by ECC", "quiet")
