@@ -261,6 +261,7 @@ def sync_points(trace: Trace) -> SyncPoints | None:
         return None
     runtime, kinds = trace.runtime, runtime_kinds(trace)
     calls = np.flatnonzero((kinds == RuntimeKind.SYNC) & in_averaged_steps(trace, runtime.start_ns))
+    calls = calls[~_after_last_mark(trace, runtime.start_ns[calls])]
     # `.item()` copies to pageable memory and then waits for the stream. A second wait then finds an empty stream.
     launched_before = np.searchsorted(runtime.start_ns[kinds == RuntimeKind.LAUNCH], runtime.start_ns[calls])
     first = np.flatnonzero(np.diff(launched_before, prepend=-1))
@@ -302,6 +303,21 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     )
 
 
+def _after_last_mark(trace: Trace, start_ns: Int64Array) -> BoolArray:
+    """Return which calls begin after the host's mark of the last step of a window: the profiler waits when it stops.
+
+    The device may still work for that step.
+    """
+    steps = trace.steps
+    step = np.searchsorted(steps.start_ns, start_ns, side="right") - 1
+    return steps.marked & (start_ns >= steps.host_end_ns[step]) & ~_goes_on(trace)[step]
+
+
+def _goes_on(trace: Trace) -> BoolArray:
+    """Return for each step whether the next one of the training follows it."""
+    return np.append(np.diff(trace.steps.number) == 1, False)
+
+
 def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Return device-idle time from the end of each wait until new work starts, until the next wait, and if it is known.
 
@@ -310,7 +326,7 @@ def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64A
     steps = trace.steps
     step = np.searchsorted(steps.start_ns, trace.runtime.start_ns[rows], side="right") - 1
     # Work of a later window has nothing to do with it.
-    goes_on = np.append(np.diff(steps.number) == 1, False)[step]
+    goes_on = _goes_on(trace)[step]
     never = np.iinfo(np.int64).max
     until = steps.end_ns[np.where(goes_on, step + 1, step)]
     until = np.maximum(np.minimum(until, np.append(trace.runtime.start_ns[rows][1:], never)), end)
