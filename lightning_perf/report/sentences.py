@@ -213,9 +213,27 @@ def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trus
         (
             f"{slower} steps without the profiler ({format_duration(usual_ns)}). The profiler{named}, or other "
             "work on the machine at that time, slowed the host down. The host's true shares are smaller than those "
-            "shown."
+            f"shown.{_device_bound(lead, usual_ns)}"
         ),
     ]
+
+
+DEVICE_BOUND = 0.9
+"""Share of a step without the profiler from which the device's work of a recorded one fills it."""
+
+
+def _device_bound(lead: RankAnalysis, usual_ns: float) -> str:
+    """Return a sentence if the work of the device is as long as a step without the profiler; empty otherwise."""
+    idle = lead.idle
+    if idle is None or not lead.breakdown.wall.mean_ns or lead.breakdown.truncated:
+        return ""
+    busy_ns = lead.breakdown.wall.mean_ns - idle.idle_ns / max(idle.steps, 1)
+    if busy_ns < DEVICE_BOUND * usual_ns:
+        return ""
+    return (
+        f" The device works {format_duration(busy_ns)} per recorded step, which fills a step without the profiler: "
+        "only less work on the device makes it shorter."
+    )
 
 
 def _options(lead: RankAnalysis) -> list[str]:

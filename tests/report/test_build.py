@@ -11,6 +11,7 @@ from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.trace.description import STOPPED_KEY
 from tests.findings.recordings import reducing
 from tests.report.support import rendered
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -104,6 +105,24 @@ def test_step_times_are_read_with_or_without_traces_beside_them(tmp_path: Path) 
     assert len(report.ranks) == 1
     assert report.step_times is not None
     assert report.step_times.p50_ns == 2_000_000
+
+
+@pytest.mark.parametrize(("step_us", "fills"), [(420, True), (600, False)])
+def test_mfu_and_the_work_of_the_device_in_steps_without_the_profiler(
+    tmp_path: Path, step_us: int, fills: bool
+) -> None:
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", computeMajor=8, numSms=108, totalGlobalMem=40 * 10**9)
+    for at in builder.steps(5, 1000):
+        builder.op("aten::mm", at + 10, 100, types=["c10::BFloat16"] * 2, dims=[[1024, 1024]] * 2)
+        builder.launch(
+            "ampere_bf16_s16816gemm_bf16_64x64", call_us=at + 50, call_duration_us=5, start_us=at + 60, duration_us=400
+        )
+    builder.write(tmp_path / "rank0.1.pt.trace.json")
+    times = [StepSample(step, 1000 * step_us, 0, None, 8, False) for step in range(30)]
+    (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(*times))
+    report = lightning_perf.analyze(tmp_path)
+    assert known(report.step_times).mfu == pytest.approx(2 * 1024**3 / 312e12 / (step_us * 1e-6))
+    assert any("The device works 400 µs per recorded step" in note for note in report.notes) is fills
 
 
 def test_truncated_recordings_get_no_shares(tmp_path: Path) -> None:

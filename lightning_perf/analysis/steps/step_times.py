@@ -62,6 +62,7 @@ class StepTimes(Struct, frozen=True):
         outlier_wait_ns: The part of `outlier_excess_ns` in waits for data; None if unknown.
         growth: Growth of the step time over the run, or ``None``.
         rank: Rank of the steps; ``None`` if unknown.
+        mfu: MFU of these steps; ``None`` if that of the recorded steps is unknown, a range or a lower bound.
     """
 
     steps: int
@@ -90,6 +91,7 @@ class StepTimes(Struct, frozen=True):
     outlier_wait_ns: int | None = None
     growth: StepGrowth | None = None
     rank: int | None = None
+    mfu: float | None = None
 
     def of_rank(self, rank: int | None) -> StepTimes | None:
         """Return these step times if they are of a rank and were measured without the profiler, else None."""
@@ -140,6 +142,23 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         outlier_wait_ns=int(np.maximum(wait_ns[is_slow_outlier] - np.median(wait_ns), 0).sum()),
         growth=find_growth(kept.step, step_ns, wait_ns, kept.tokens if (kept.tokens > 0).all() else kept.samples),
     )
+
+
+def mfu_of_run(times: StepTimes, mfu: float, recorded_ns: float, tokens_per_second: float | None) -> float | None:
+    """Return the MFU of the steps of a run.
+
+    They have the FLOPs of the recorded steps, per token or, without tokens, per step.
+
+    Args:
+        mfu: That of the recorded steps.
+        recorded_ns: Their mean time.
+        tokens_per_second: Their rate.
+    """
+    if times.only_profiled:
+        return None
+    if tokens_per_second and times.tokens_per_second is not None:
+        return mfu * times.tokens_per_second / tokens_per_second
+    return mfu * recorded_ns / times.mean_ns if times.mean_ns else None
 
 
 def _per_second(amount: Int64Array, step_ns: Int64Array) -> float | None:

@@ -120,7 +120,9 @@ def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
             text = f"Rank {gpu.rank}: {found.reason} in {format_share(found.share)} of the samples"
             yield Line(text, "warning" if found.harmful else "plain")
         if gpu.other_processes:
-            yield Line(f"Rank {gpu.rank}: {counted(gpu.other_processes, 'other process', 'other processes')}", "warning")
+            yield Line(
+                f"Rank {gpu.rank}: {counted(gpu.other_processes, 'other process', 'other processes')}", "warning"
+            )
         if gpu.corrected_errors:
             errors = counted(gpu.corrected_errors, "memory error")
             yield Line(f"Rank {gpu.rank}: {errors}, corrected by ECC", "quiet")

@@ -136,6 +136,8 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
         facts.append(format_rate(times.samples_per_second, "samples"))
     if times.tokens_per_second is not None:
         facts.append(format_rate(times.tokens_per_second, "tokens"))
+    if times.mfu is not None:
+        facts.append(f"MFU {format_share(times.mfu)}")
     left_out = [f"{times.warmup_steps} to warm up"] if times.warmup_steps else []
     left_out += [f"{times.profiled_steps} profiled"] if times.profiled_steps else []
     if left_out:
