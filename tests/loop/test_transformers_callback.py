@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 from lightning_perf.compare.records.record import find_records
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_record import Outcome
-from tests.support.known import known
 from tests.callbacks.training import phases_by_step, samples, step_marks, trace_files
+from tests.support.known import known
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

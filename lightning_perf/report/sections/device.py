@@ -32,8 +32,8 @@ from lightning_perf.show.blocks import (
     table,
     tabulate,
 )
+from lightning_perf.show.kernel_text import kernel_text
 from lightning_perf.show.plots import area, time_axis
-from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import (
     NOT_AVAILABLE,
     counted,

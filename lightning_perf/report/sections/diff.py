@@ -28,8 +28,8 @@ from lightning_perf.show.blocks import (
     rest,
     table,
 )
+from lightning_perf.show.kernel_text import kernel_text
 from lightning_perf.show.plots import bars, names_axis, of_total, time_axis
-from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import counted, format_bytes, format_duration, format_rate, format_ratio
 
 if TYPE_CHECKING:

@@ -280,7 +280,7 @@ def _change_row(change: ProbedChange, step_ns: float) -> TableRow:
 def _calls_table(calls: Sequence[ProbedCall], changes: Sequence[str]) -> Table:
     names = [name for name in changes if any(name in call.changed_ns for call in calls)]
     return table(
-        ("operator", "calls", "recorded per step", "one call now", *(CHANGE_NAMES.get(name, name) for name in names)),
+        ("operator", "calls", "usual per step", "one call now", *(CHANGE_NAMES.get(name, name) for name in names)),
         (
             (
                 call.name,

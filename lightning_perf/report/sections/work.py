@@ -39,8 +39,8 @@ from lightning_perf.show.blocks import (
     table,
     tabulate,
 )
+from lightning_perf.show.kernel_text import kernel_text
 from lightning_perf.show.plots import Trace, area, bytes_axis, line, peak, time_axis, upright
-from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import counted, format_bytes, format_count, format_duration, format_share
 
 MOST_ROWS = 10_000
