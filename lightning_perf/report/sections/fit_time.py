@@ -261,9 +261,10 @@ def _compile_facts(report: CompileReport) -> Iterator[Line]:
 
 
 def _frame(frame: CompiledFrame) -> TableRow:
-    module = f"  {frame.module}" if frame.module else ""
+    name = frame_name(frame)
+    module = f"  {frame.module}" if frame.module and frame.module not in name else ""
     return (
-        Cell(frame_name(frame), troubled=frame.limit_reached, detail=module),
+        Cell(name, troubled=frame.limit_reached, detail=module),
         frame.time_ns,
         frame.backend_ns,
         frame.compilations,
