@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -177,10 +178,10 @@ def test_compiled_code_calls_operators_that_nothing_links_to_their_backward() ->
     for at in builder.steps(2, 1000):
         builder.op("CompiledFunction", at, 100, sequence=1)
         for place, (query, duration_us) in enumerate(((small, 10), (large, 30))):
-            inputs = {"types": ["c10::BFloat16"] * 3, "dims": [query] * 3 + [[]] * 6}
-            values = ["", "", "", "", "True", "0.25", "True", "False", ""]
+            inputs: dict[str, Any] = {"types": ["c10::BFloat16"] * 3, "dims": [query] * 3 + [[]] * 6}
+            inputs["Concrete Inputs"] = ["", "", "", "", "True", "0.25", "True", "False", ""]
             name, start = "aten::_scaled_dot_product_cudnn_attention", at + 10 + 40 * place
-            builder.op(name, start, 20, **inputs, **{"Concrete Inputs": values})
+            builder.op(name, start, 20, **inputs)
             builder.launch("sdpa_fprop", call_us=start + 5, call_duration_us=5, start_us=start + 10, duration_us=10)
             builder.op(f"{name}_backward", start + 500, 20, thread=2000, dims=[query] * 4)
             builder.launch(
