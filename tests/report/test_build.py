@@ -7,8 +7,11 @@ import lightning_perf
 from lightning_perf.errors import TraceError
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
+from lightning_perf.report.sections.page import report_parts
 from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.show.blocks import Figures
 from lightning_perf.trace.description import STOPPED_KEY
+from lightning_perf.units import format_share
 from tests.findings.recordings import reducing
 from tests.report.support import rendered
 from tests.support.known import known
@@ -122,6 +125,9 @@ def test_mfu_and_the_work_of_the_device_in_steps_without_the_profiler(
     (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(*times))
     report = lightning_perf.analyze(tmp_path)
     assert known(report.step_times).mfu == pytest.approx(2 * 1024**3 / 312e12 / (step_us * 1e-6))
+    (figures,) = (block for block in report_parts(report)["summary.0"] if isinstance(block, Figures))
+    shown = {figure.label: figure.text for figure in figures.figures}
+    assert shown["MFU"] == format_share(known(report.step_times).mfu)
     assert any("The device works 400 µs per recorded step" in note for note in report.notes) is fills
 
 

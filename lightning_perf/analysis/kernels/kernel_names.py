@@ -129,9 +129,8 @@ RULES: tuple[NameRule, ...] = (
     # The f16 in these names stands for any 16-bit type: bf16 training calls the same.
     NameRule(r"cudnn_generated_(?:fort_native|oss)_sdpa",
           None, True, "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"),
-    # Beside products of cuDNN: counters set to zero, and in the backward of attention the sums of gradient times output
-    # per row, and the cast of the gradient.
-    NameRule(r"init_device_workspace_kernel|cudnn::fusion::(?:compute_dot_do_o|convert_dq)",
+    # Beside products of cuDNN: counters set to zero, and in the backward of attention sums of gradient times output.
+    NameRule(r"init_device_workspace_kernel|cudnn::fusion::compute_dot_do_o",
           None, False, "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"),
     NameRule(r"flash(?:::|_fwd|_bwd|attn).*?(?P<dtype>bfloat16_t|half_t|float_e4m3_t)", None, True, _FLASH),
 
