@@ -159,7 +159,8 @@ def _launches(found: Launches, of_what: str) -> Iterator[Block]:
     delay, queue, graphs, bound = found.delay, found.queue, found.graphs, found.launch_bound
     yield Heading(f"Launches, {of_what}", definition="launch-call")
     if bound is not None:
-        text = f"aunch-bound: the device waits {format_share(bound.share)} of the time for the host to issue work."
+        waits = f"the device waits {format_share(bound.share)} of the time, in gaps of at most 1 ms"
+        text = f"aunch-bound: {waits}, for the host to issue work."
         yield Line(f"L{text}", "bad") if bound.bound else Line(f"Not l{text}", "good")
     ends = f"p90 {format_duration(delay.p90_ns)}, p99 {format_duration(delay.p99_ns)}" if delay else ""
     exposed = f"{format_duration(found.exposed_ns / steps)} exposed"
