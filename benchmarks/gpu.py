@@ -2,7 +2,7 @@
 
 Stages, in the order to run them:
 
-- first: facts of the machine; rates of FP32, TF32, FP16, and BF16 products; ResNet-50 in four precisions at batch 256,
+- first: facts of the machine; rates of FP32, TF32, FP16, and BF16 products; ResNet-50 in four precisions at batch 128,
   with one run folder of each; the tests in ``tests/on_gpu.py``
 - table: ResNet-50 in 16 combinations of precision, batch size, and memory format, with the predicted gains
 - overhead: alternating fits with and without `PerfCallback`; a step that waits for the device is an error
@@ -101,7 +101,7 @@ def first(sizes: Sizes) -> list[Step]:
             "headline",
             [
                 *("-m", "benchmarks.gpu_precision", "--device", sizes.device, "--models", "resnet50"),
-                *("--batches", "256", "--channels-last-only", "--keep-runs", "--out", "{work}/headline", *tiny),
+                *("--batches", "128", "--channels-last-only", "--keep-runs", "--out", "{work}/headline", *tiny),
             ],
             180,
             pages=["headline.md"],
@@ -277,23 +277,24 @@ def _run(step: Step, work: Path, log: Path, limit_s: float) -> tuple[int | None,
         return None, "The stage had no time left."
     command = [sys.executable, *(part.format(work=work) for part in step.command)]
     environment = {**os.environ, "WORK": str(work), "PYTHONUNBUFFERED": "1", **(step.environment or {})}
-    output = work / f"{step.name}.txt"
     stop = threading.Event()
     timer = threading.Timer(limit_s, stop.set)
     timer.start()
     code: int | None
-    try:
-        with output.open("wb") as file:
+    with log.open("ab") as file:
+        file.write(f"==== {step.name}: {' '.join(command)}\n".encode())
+        file.flush()
+        began = file.tell()
+        try:
+            # Into the log itself, which keeps what there is when all of this is killed.
             code = run_command(command, folder=str(ROOT), environment=environment, log=file, stop=stop)
-    except StoppedError:
-        code = None
-    finally:
-        timer.cancel()
+        except StoppedError:
+            code = None
+        finally:
+            timer.cancel()
+    text = log.read_bytes()[began:].decode("utf-8", "replace")
     # A progress bar writes its line many times. Keep the last state.
-    text = re.sub(r"[^\n]*\r(?!\n)", "", output.read_bytes().decode("utf-8", "replace"))
-    with log.open("a", encoding="utf-8") as file:
-        file.write(f"==== {step.name}: {' '.join(command)}\n{text}\n")
-    return code, text
+    return code, re.sub(r"[^\n]*\r(?!\n)", "", text)
 
 
 def _raw_lines(step: str, path: Path) -> list[str]:

@@ -167,7 +167,6 @@ def test_variants_are_built_and_timed_on_the_device(tmp_path: Path) -> None:
         assert [latency.device_ms is not None for latency in row.latencies] == [True, True]
 
 
-@pytest.mark.alone
 def test_levers_of_a_gpu_are_tried() -> None:
     settings = TuneSettings(levers=("tf32", "cudnn-benchmark", "16-mixed"), rounds=6, window_s=0.05, minutes=5)
     result = run_campaign("tests.on_gpu:training", settings, print)
@@ -204,7 +203,6 @@ def device_and_step_ms(folder: Path) -> tuple[float, float]:
     return tuple(sorted(step[name] for step in steps)[len(steps) // 2] / 1e6 for name in ("device_ns", "step_ns"))
 
 
-@pytest.mark.alone
 def test_an_input_bound_loop_shows_little_device_time(tmp_path: Path) -> None:
     """20 ms of waiting per step, and far less than that on the device."""
     callback = PerfCallback(skip_first=10**9, dirpath=tmp_path / "perf")

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.intervals import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.intervals import averaged_steps, in_averaged_host_steps
 from lightning_perf.run_files.fit.compilations import Compilation, GraphBreak, Moment
 from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.trace import Trace
@@ -63,7 +63,7 @@ def compiled_calls(trace: Trace) -> CompiledCalls | None:
     region = trace.names_where(lambda name: name.startswith(_REGION))[operators.name]
     if not check.any() and not region.any():
         return None
-    averaged = in_averaged_steps(trace, operators.start_ns)
+    averaged = in_averaged_host_steps(trace, operators.start_ns)
     compiling = trace.names_where(_COMPILING.__contains__)[operators.name]
     checks, regions = np.flatnonzero(check & averaged), np.flatnonzero(region & averaged)
     durations = operators.end_ns - operators.start_ns

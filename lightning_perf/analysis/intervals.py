@@ -342,9 +342,23 @@ def share_of(trace: Trace, part: float, whole: float) -> float | None:
 
 
 def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
-    """Return whether each instant lies in a step that averages are over."""
-    steps, averaged = trace.steps, averaged_steps(trace)
-    start, end = steps.start_ns[averaged], steps.end_ns[averaged]
+    """Return whether each instant of device work lies in a step that averages are over."""
+    averaged = averaged_steps(trace)
+    return _within(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged], time_ns)
+
+
+def in_averaged_host_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
+    """Return whether the host was in a step that averages are over, at each instant of what it did.
+
+    The host runs ahead of the device. What it issues for a step lies in its own mark of the step, which may have ended
+    when the step's time, that of its device work, begins.
+    """
+    averaged = averaged_steps(trace)
+    return _within(trace.steps.host_start_ns[averaged], trace.steps.host_end_ns[averaged], time_ns)
+
+
+def _within(start: Int64Array, end: Int64Array, time_ns: Int64Array) -> BoolArray:
+    """Return whether each instant lies in a window, of sorted windows that do not overlap."""
     if not len(start):
         return np.zeros(np.shape(time_ns), dtype=np.bool_)
     if len(time_ns) > len(start) and not (time_ns[1:] < time_ns[:-1]).any():

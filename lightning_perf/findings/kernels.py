@@ -7,6 +7,7 @@ import re
 from lightning_perf.analysis.host.host_compute import SHORT_NS
 from lightning_perf.analysis.host.waits import SyncPoint
 from lightning_perf.analysis.kernels.arithmetic import REASONS
+from lightning_perf.analysis.kernels.kernel_names import changes_layout
 from lightning_perf.analysis.model.workload import OptimizerSteps
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import ANOTHER_MODEL, ONLY_LARGER_BATCH, SIXTEEN_BITS, Problem, SavingRange, rule
@@ -22,7 +23,6 @@ from lightning_perf.findings.savings import (
     worth_it,
 )
 from lightning_perf.machine.hardware import find_device, is_amd, product_speed_up
-from lightning_perf.trace.columns import matched_part
 from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.units import counted, format_duration, format_share
 
@@ -228,16 +228,14 @@ def autocast_tax(analysis: RankAnalysis) -> Problem | None:
     )
 
 
-# cuDNN's and MIOpen's conversions: `cudnn::ops::nchwToNhwcKernel`, `nhwcToNchwKernel`, `batched_transpose_32x32_half`.
-LAYOUT_CHANGE = re.compile(r"nchwTo?Nhwc|nhwcTo?Nchw|nchw2nhwc|nhwc2nchw|batched_transpose_\d+x\d+", re.IGNORECASE)
-
-
 @rule("channels-last")
 def channels_last(analysis: RankAnalysis) -> Problem | None:
     """Find kernels that only convert between channels first and channels last."""
-    if analysis.kernels is None:
+    on_tensor_cores = analysis.arithmetic.tensor_core_share if analysis.arithmetic is not None else None
+    # Without Tensor Cores, cuDNN converts even what is in channels last: its FP32 kernels work in channels first.
+    if analysis.kernels is None or not on_tensor_cores:
         return None
-    rows = [row for row in analysis.kernels.rows if LAYOUT_CHANGE.search(matched_part(row.name))]
+    rows = [row for row in analysis.kernels.rows if changes_layout(row.name)]
     if not rows:
         return None
     steps = max(analysis.kernels.steps, 1)

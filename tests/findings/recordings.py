@@ -28,15 +28,16 @@ def training(
     fetch_us: int = 20,
     dims: int = 1024,
     loader: str = "_MultiProcessingDataLoaderIter",
+    issues_us: int = 600,
 ) -> TraceBuilder:
     """Four steps of ten matrix products, launched ahead of the device, which computes for 10 ms after each fetch.
 
-    The host's own marks end when it has launched all.
+    The host's own marks end when it has launched all, `issues_us` after the fetch.
     """
     builder = TraceBuilder().gpu(gpu, **(properties or A100))
     for step in range(STEPS):
         start = step * (STEP_US + fetch_us)
-        builder.step(step, start, fetch_us + 600)
+        builder.step(step, start, fetch_us + issues_us)
         builder.annotation(f"enumerate(DataLoader)#{loader}.__next__", start, fetch_us)
         for number in range(10):
             at = start + fetch_us + 60 * number

@@ -23,6 +23,7 @@ _LAUNCH_WORDS = ("LaunchKernel", "LaunchCooperativeKernel", "GraphLaunch", "Modu
 _ALLOC_WORDS = ("Malloc", "Free", "HostAlloc", "HostRegister", "HostUnregister", "MemCreate", "MemMap", "MemUnmap",
                 "MemSetAccess", "MemRelease", "MemAddress")  # fmt: skip
 _COMMUNICATION_WORDS = ("nccl", "multimem_all_reduce")
+_FETCHES = ("enumerate(DataLoader)", "perf::fetch")
 _COPY_WORDS = {"HtoD": "h2d", "HostToDevice": "h2d", "DtoH": "d2h", "DeviceToHost": "d2h", "DtoD": "d2d",
                "DeviceToDevice": "d2d", "PtoP": "p2p"}  # fmt: skip
 
@@ -61,7 +62,7 @@ def naive_breakdown(path: Path) -> list[tuple[int, int, dict[str, int]]]:
         *((b, e, _kernel(name)) for b, e, name, _, _ in events["kernel"]),
         *((b, e, "memcpy_" + _direction(name, args)) for b, e, name, args, _ in events["memcpy"]),
         *((b, e, "memset") for b, e, *_ in events["memset"]),
-        *((b, e, "input") for b, e, name, _, by in events["mark"] if name.startswith("enumerate(") and by == thread),
+        *((b, e, "input") for b, e, name, _, by in events["mark"] if name.startswith(_FETCHES) and by == thread),
         *((b, e, "host_compute") for b, e, *_ in events["operator"]),
     ]
     blocking = {call for row, call in started_by.items() if device[row][2].endswith("-> Pageable)")}

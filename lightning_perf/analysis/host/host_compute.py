@@ -14,7 +14,7 @@ from msgspec import Struct
 from lightning_perf.analysis.intervals import (
     averaged_steps,
     averaged_time,
-    in_averaged_steps,
+    in_averaged_host_steps,
     json_shapes,
     subtract,
     sum_by,
@@ -146,7 +146,7 @@ def host_compute(trace: Trace) -> HostCompute | None:
     """Divide the time of a training on the processor; None for one on a device, or without operators or steps."""
     table = trace.operators
     steps = int(averaged_steps(trace).sum())
-    counted = np.flatnonzero(in_averaged_steps(trace, table.start_ns))
+    counted = np.flatnonzero(in_averaged_host_steps(trace, table.start_ns))
     if not steps or not len(counted) or not _on_processor(trace):
         return None
     own = self_ns(table, trace.links.operator_parent)[counted]

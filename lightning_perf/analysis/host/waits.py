@@ -14,7 +14,7 @@ from lightning_perf.analysis.intervals import (
     averaged_steps,
     averaged_time,
     cached_per_trace,
-    in_averaged_steps,
+    in_averaged_host_steps,
     merge,
     subtract,
     sum_by,
@@ -260,8 +260,7 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     if not len(trace.device):
         return None
     runtime, kinds = trace.runtime, runtime_kinds(trace)
-    calls = np.flatnonzero((kinds == RuntimeKind.SYNC) & in_averaged_steps(trace, runtime.start_ns))
-    calls = calls[~_after_last_mark(trace, runtime.start_ns[calls])]
+    calls = np.flatnonzero((kinds == RuntimeKind.SYNC) & in_averaged_host_steps(trace, runtime.start_ns))
     # `.item()` copies to pageable memory and then waits for the stream. A second wait then finds an empty stream.
     launched_before = np.searchsorted(runtime.start_ns[kinds == RuntimeKind.LAUNCH], runtime.start_ns[calls])
     first = np.flatnonzero(np.diff(launched_before, prepend=-1))
@@ -303,21 +302,6 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     )
 
 
-def _after_last_mark(trace: Trace, start_ns: Int64Array) -> BoolArray:
-    """Return which calls begin after the host's mark of the last step of a window: the profiler waits when it stops.
-
-    The device may still work for that step.
-    """
-    steps = trace.steps
-    step = np.searchsorted(steps.start_ns, start_ns, side="right") - 1
-    return steps.marked & (start_ns >= steps.host_end_ns[step]) & ~_goes_on(trace)[step]
-
-
-def _goes_on(trace: Trace) -> BoolArray:
-    """Return for each step whether the next one of the training follows it."""
-    return np.append(np.diff(trace.steps.number) == 1, False)
-
-
 def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Return device-idle time from the end of each wait until new work starts, until the next wait, and if it is known.
 
@@ -326,7 +310,7 @@ def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64A
     steps = trace.steps
     step = np.searchsorted(steps.start_ns, trace.runtime.start_ns[rows], side="right") - 1
     # Work of a later window has nothing to do with it.
-    goes_on = _goes_on(trace)[step]
+    goes_on = np.append(np.diff(steps.number) == 1, False)[step]
     never = np.iinfo(np.int64).max
     until = steps.end_ns[np.where(goes_on, step + 1, step)]
     until = np.maximum(np.minimum(until, np.append(trace.runtime.start_ns[rows][1:], never)), end)
@@ -409,7 +393,7 @@ def stop_flags(trace: Trace) -> StopFlags | None:
     busy = merge(marks.start_ns[phases], marks.end_ns[phases])
     phase = np.searchsorted(busy.end_ns, start, side="right")
     later = np.append(busy.start_ns, np.iinfo(np.int64).max)[phase]
-    kept = (later >= end) & in_averaged_steps(trace, start)
+    kept = (later >= end) & in_averaged_host_steps(trace, start)
     if not kept.any():
         return None
     waits = merge(start[kept], end[kept])

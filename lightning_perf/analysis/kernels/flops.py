@@ -19,7 +19,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.intervals import cached_per_trace, in_averaged_steps, json_list, json_shapes, sum_by
+from lightning_perf.analysis.intervals import (
+    cached_per_trace,
+    in_averaged_host_steps,
+    in_averaged_steps,
+    json_list,
+    json_shapes,
+    sum_by,
+)
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
@@ -319,7 +326,7 @@ class FlopCount(Struct, frozen=True):
 def count_flops(trace: Trace) -> FlopCount:
     """Count the FLOPs of the matrix products in the averaged steps."""
     operators, parents = trace.operators, trace.links.operator_parent
-    countable = trace.names_where(counts)[operators.name] & in_averaged_steps(trace, operators.start_ns)
+    countable = trace.names_where(counts)[operators.name] & in_averaged_host_steps(trace, operators.start_ns)
     least, most = (np.zeros(len(operators), dtype=np.int64) for _ in range(2))
     single = np.zeros(len(operators), dtype=np.bool_)
     rows = np.flatnonzero(countable)

@@ -246,6 +246,16 @@ def moves_data(name: str) -> bool:
     return _MOVES_DATA.search(name) is not None
 
 
+# cuDNN's and MIOpen's conversions: `cudnn::ops::nchwToNhwcKernel`, `nhwcToNchwKernel`, `batched_transpose_32x32_half`.
+_CHANGES_LAYOUT = re.compile(r"nchwTo?Nhwc|nhwcTo?Nchw|nchw2nhwc|nhwc2nchw|batched_transpose_\d+x\d+", re.IGNORECASE)
+
+
+@_by_matched_part
+def changes_layout(name: str) -> bool:
+    """Return whether a kernel only converts between channels first and channels last."""
+    return _CHANGES_LAYOUT.search(name) is not None
+
+
 def _template_arithmetic(name: str) -> KernelArithmetic:
     """Return the arithmetic of a C++ kernel by its types: of the element function, or else of the template."""
     for types in reversed(_LAMBDA.findall(name)):

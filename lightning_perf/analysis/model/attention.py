@@ -12,7 +12,7 @@ from msgspec import Struct
 from lightning_perf.analysis.intervals import (
     averaged_steps,
     averaged_time,
-    in_averaged_steps,
+    in_averaged_host_steps,
     json_list,
     json_shapes,
     merge,
@@ -170,7 +170,7 @@ def _fused_calls(trace: Trace) -> list[_Call]:
     """Return the calls of operators that compute attention, without those inside another one."""
     table, parents = trace.operators, trace.links.operator_parent
     named = trace.names_where(IMPLEMENTATIONS.__contains__)[table.name]
-    rows = np.flatnonzero(named & in_averaged_steps(trace, table.start_ns))
+    rows = np.flatnonzero(named & in_averaged_host_steps(trace, table.start_ns))
     calls = []
     for row in rows.tolist():
         above = int(parents[row])
@@ -218,7 +218,7 @@ def _options(trace: Trace, row: int) -> tuple[bool | None, float | None, bool | 
 def _written_out(trace: Trace, fused: list[_Call]) -> list[_Call]:
     """Find a softmax over scores that a batched product made and that the next one multiplies with the values."""
     table = trace.operators
-    counted = in_averaged_steps(trace, table.start_ns)
+    counted = in_averaged_host_steps(trace, table.start_ns)
     softmax = np.flatnonzero(counted & trace.names_where(lambda name: name == SOFTMAX)[table.name])
     products = np.flatnonzero(counted & trace.names_where(PRODUCTS.__contains__)[table.name])
     triangles = _triangles(trace)
@@ -243,7 +243,7 @@ def _triangles(trace: Trace) -> set[tuple[int, ...]]:
     """Return the sizes of the causal masks that the averaged steps make."""
     table = trace.operators
     rows = np.flatnonzero(
-        trace.names_where(TRIANGLES.__contains__)[table.name] & in_averaged_steps(trace, table.start_ns)
+        trace.names_where(TRIANGLES.__contains__)[table.name] & in_averaged_host_steps(trace, table.start_ns)
     )
     sizes = set()
     for row in rows.tolist():
@@ -345,7 +345,7 @@ def _unlinked_backward(trace: Trace, calls: list[_Call], owner: Int64Array) -> d
     table = trace.operators
     backward = {name + BACKWARD: kind for name, kind in IMPLEMENTATIONS.items()}
     rows = np.flatnonzero(trace.names_where(backward.__contains__)[table.name])
-    rows = rows[in_averaged_steps(trace, table.start_ns[rows])]
+    rows = rows[in_averaged_host_steps(trace, table.start_ns[rows])]
     rows = rows[innermost_marked(trace.links.operator_parent, rows, owner != NO_ROW) == NO_ROW]
     places = {(call.key[0], *call.key[2:4]): place for place, call in enumerate(calls)}
     found = {}

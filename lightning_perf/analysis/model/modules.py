@@ -8,7 +8,13 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.intervals import averaged_steps, averaged_time, in_averaged_steps, sum_by
+from lightning_perf.analysis.intervals import (
+    averaged_steps,
+    averaged_time,
+    in_averaged_host_steps,
+    in_averaged_steps,
+    sum_by,
+)
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Spans
 from lightning_perf.trace.indexing import (
     at_rows,
@@ -143,7 +149,7 @@ def modules(trace: Trace) -> ModuleTree | None:
     backward_node = np.full(len(trace.operators), NO_ROW, dtype=np.int32)
     if owner is not None:
         backward_node = at_rows(operator_node, owner, NO_ROW)
-        placed = (backward_node >= 0) & in_averaged_steps(trace, trace.operators.start_ns)
+        placed = (backward_node >= 0) & in_averaged_host_steps(trace, trace.operators.start_ns)
         own_backward = sum_by(backward_node[placed], trace.operators.duration_ns[placed], size)
         columns["backward_host_ns"] = with_children(own_backward, paths.parent)
 
@@ -260,7 +266,7 @@ def call_tree(trace: Trace, most: int = MOST_ROWS) -> CallTree:
     table, device, launcher = trace.operators, trace.device, trace.links.device_operator
     ran = in_averaged_steps(trace, device.start_ns)
     linked = np.flatnonzero(ran & (launcher >= 0))
-    counted = in_averaged_steps(trace, table.start_ns)
+    counted = in_averaged_host_steps(trace, table.start_ns)
     calling = counted.copy()
     calling[launcher[linked]] = True
     paths = call_paths(table.name, trace.links.operator_parent, calling)

@@ -12,7 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.intervals import averaged_steps, in_averaged_steps, json_list, sum_by
+from lightning_perf.analysis.intervals import (
+    averaged_steps,
+    in_averaged_host_steps,
+    in_averaged_steps,
+    json_list,
+    sum_by,
+)
 from lightning_perf.analysis.kernels.arithmetic import most_reasons, on_tensor_cores
 from lightning_perf.analysis.model.modules import call_paths, operator_costs
 from lightning_perf.analysis.steps.breakdown import host_phases, is_backward_node
@@ -124,7 +130,7 @@ class OperatorTable(Struct, frozen=True):
 def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
     """Sum up the calls of each operator that began in an averaged step, and the device work that ran there."""
     table, device = trace.operators, trace.device
-    counted = in_averaged_steps(trace, table.start_ns)
+    counted = in_averaged_host_steps(trace, table.start_ns)
     parents = trace.links.operator_parent
     group, group_name, group_shape = _groups(trace, by_shape)
     size = len(group_name)
@@ -359,7 +365,7 @@ def operator_calls(trace: Trace) -> OperatorCalls | None:
     """Find the operator calls of a training step; None without steps, or without a forward pass."""
     table = trace.operators
     steps = int(averaged_steps(trace).sum())
-    counted = in_averaged_steps(trace, table.start_ns)
+    counted = in_averaged_host_steps(trace, table.start_ns)
     if not steps or not counted.any():
         return None
     outermost = trace.links.operator_parent == NO_ROW

@@ -14,6 +14,7 @@ from lightning_perf.analysis.intervals import (
     Intervals,
     averaged_steps,
     cached_per_trace,
+    in_averaged_host_steps,
     in_averaged_steps,
     intersect,
     json_shapes,
@@ -121,7 +122,7 @@ def workload(trace: Trace) -> Workload:
         compiled=any(name.startswith(_COMPILED) for name in trace.names),
         copied_bytes=int(device.bytes[averaged & (device.kind == DeviceKind.H2D)].sum()) if len(device) else None,
         options=tuple(_options(trace)),
-        optimizer_steps=int((marks & in_averaged_steps(trace, trace.annotations.start_ns)).sum()),
+        optimizer_steps=int((marks & in_averaged_host_steps(trace, trace.annotations.start_ns)).sum()),
         second_derivative=has_second_derivative(trace),
         compiled_share=_compiled_share(trace),
         trains=_trains(trace) or (False if rows else None),
@@ -140,7 +141,7 @@ def _layer_rows(trace: Trace) -> tuple[list[int], list[tuple[_Shape, _Shape]]]:
     if not layers.any():
         return [], []
     _, backward = forward_operator(trace)
-    found = np.flatnonzero(layers & (backward == NO_ROW) & in_averaged_steps(trace, table.start_ns))
+    found = np.flatnonzero(layers & (backward == NO_ROW) & in_averaged_host_steps(trace, table.start_ns))
     shapes = []
     for name, code in zip(table.name[found].tolist(), table.input_shapes[found].tolist(), strict=True):
         inputs, (data, weight) = json_shapes(trace.shape_lists[code]), LAYERS[trace.names[name]]
@@ -189,7 +190,7 @@ def _options(trace: Trace) -> Iterator[str]:
 def _compiled_share(trace: Trace) -> float:
     """Return the share of compiled code in the time of outermost operators of the averaged steps, over all threads."""
     table = trace.operators
-    counted = in_averaged_steps(trace, table.start_ns) & (trace.links.operator_parent < 0)
+    counted = in_averaged_host_steps(trace, table.start_ns) & (trace.links.operator_parent < 0)
     compiled = trace.names_where(lambda name: any(part in name for part in _COMPILED))[table.name]
     all_ns = int(table.duration_ns[counted].sum())
     return float(table.duration_ns[counted & compiled].sum() / all_ns) if all_ns else 0.0
@@ -232,7 +233,7 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
     marks, operators, runtime = trace.annotations, trace.operators, trace.runtime
     matches = {code: _STEP.match(trace.names[code]) for code in np.unique(marks.name).tolist()}
     classes = {code: match.group("name") for code, match in matches.items() if match}
-    rows = np.flatnonzero(np.isin(marks.name, list(classes)) & in_averaged_steps(trace, marks.start_ns))
+    rows = np.flatnonzero(np.isin(marks.name, list(classes)) & in_averaged_host_steps(trace, marks.start_ns))
     if not len(rows):
         return None
     threads = np.unique(marks.thread[rows])
@@ -316,7 +317,7 @@ def repeated_operators(trace: Trace) -> BoolArray:
     table, parents = trace.operators, trace.links.operator_parent
     node = _nodes(trace)
     repeated = (table.sequence >= 0) & ~node & (innermost_marked(parents, parents, node) != NO_ROW)
-    repeated &= in_averaged_steps(trace, table.start_ns)
+    repeated &= in_averaged_host_steps(trace, table.start_ns)
     if has_second_derivative(trace):
         checkpoint = trace.names_where(lambda name: _CHECKPOINT in name)[table.name]
         repeated &= innermost_marked(parents, parents, checkpoint) != NO_ROW
@@ -407,7 +408,7 @@ def anomaly_checks(trace: Trace) -> AnomalyChecks | None:
     """Find the checks; None without any."""
     table, parents = trace.operators, trace.links.operator_parent
     is_node = trace.names_where(lambda name: name.startswith(_NODE))[table.name]
-    is_node &= in_averaged_steps(trace, table.start_ns)
+    is_node &= in_averaged_host_steps(trace, table.start_ns)
     below = (parents != NO_ROW) & is_node[parents]
     found = below & trace.names_where(lambda name: name == _CHECK)[table.name]
     if not found.any():

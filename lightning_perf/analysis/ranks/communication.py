@@ -18,6 +18,7 @@ from msgspec import Struct
 from lightning_perf.analysis.intervals import (
     EMPTY,
     averaged_time,
+    in_averaged_host_steps,
     in_averaged_steps,
     intersect,
     json_list,
@@ -298,7 +299,7 @@ def _row(
 def _host_collectives(trace: Trace) -> tuple[HostCollective, ...]:
     marks = trace.annotations
     rows = trace.names_where(is_host_collective)[marks.name]
-    rows &= in_averaged_steps(trace, marks.start_ns)
+    rows &= in_averaged_host_steps(trace, marks.start_ns)
     found = []
     for code in np.unique(marks.name[rows]).tolist():
         mine = rows & (marks.name == code)

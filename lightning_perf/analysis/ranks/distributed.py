@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from lightning_perf.analysis.intervals import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.intervals import averaged_steps, in_averaged_host_steps, in_averaged_steps
 from lightning_perf.analysis.ranks.communication import (
     CollectiveRow,
     bus_factor,
@@ -97,7 +97,7 @@ def _collectives(trace: Trace) -> tuple[CollectiveCall, ...]:
     )
     if not len(rows):
         table = trace.annotations
-        on_host = trace.names_where(is_host_collective)[table.name] & in_averaged_steps(trace, table.start_ns)
+        on_host = trace.names_where(is_host_collective)[table.name] & in_averaged_host_steps(trace, table.start_ns)
         rows = np.flatnonzero(on_host)[:COLLECTIVES_KEPT]
         name = group = np.full(len(rows), NO_ROW, dtype=np.int32)
     name = np.where(name == NO_ROW, table.name[rows], name)

@@ -208,7 +208,7 @@ def test_a_host_that_runs_ahead_needs_less_than_the_step() -> None:
 
 
 def test_a_host_at_its_limit_leaves_nothing_sure() -> None:
-    pace = HostPace(steps=2, whole_ns=200, operators_ns=60)
+    pace = HostPace(steps=2, whole_ns=200, operators_ns=150)
     assert bounded_by_host(10.0, 90.0, 100.0, pace) == (0.0, 70.0)
     assert bounded_by_host(10.0, 90.0, 110.0, pace) == (5.0, 80.0)
     assert bounded_by_host(10.0, 90.0, 300.0, pace) == (10.0, 90.0)

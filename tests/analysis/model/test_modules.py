@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.analysis.intervals import in_averaged_steps
+from lightning_perf.analysis.intervals import in_averaged_host_steps, in_averaged_steps
 from lightning_perf.analysis.model.memory import memory
 from lightning_perf.analysis.model.modules import ModuleRow, call_tree, forward_operator, modules
 from lightning_perf.analysis.model.operators import operators
@@ -160,7 +160,7 @@ def nested() -> TraceBuilder:
 def brute_force(trace: Trace) -> dict[tuple[str, ...], list[int]]:
     """Calls, host total and device self time of each call path, event by event."""
     table = trace.operators
-    inside = in_averaged_steps(trace, table.start_ns)
+    inside = in_averaged_host_steps(trace, table.start_ns)
     ran = in_averaged_steps(trace, trace.device.start_ns)
     launched: Counter[int] = Counter()
     for row, operator in enumerate(trace.links.device_operator.tolist()):

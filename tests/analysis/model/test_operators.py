@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.intervals import in_averaged_steps, merge
+from lightning_perf.analysis.intervals import in_averaged_host_steps, merge
 from lightning_perf.analysis.model.operators import ParameterShape, operator_calls, operators
 from lightning_perf.trace.reader import read_trace
 from tests.support.known import known
@@ -160,7 +160,7 @@ def test_times_of_real_traces_are_all_accounted_for(trace):
     table = operators(trace)
     if table.device_ns is not None:
         assert sum(row.device_self_ns for row in table.rows) + table.unattributed_device_ns == table.device_ns
-    counted = in_averaged_steps(trace, trace.operators.start_ns)
+    counted = in_averaged_host_steps(trace, trace.operators.start_ns)
     # Operators nest, so that their self times are the time any operator runs on a thread.
     busy = 0
     for thread in np.unique(trace.operators.thread):

@@ -1,7 +1,7 @@
 """Python imports this when it starts: each process of the tests imports Lightning in three quarters of the time.
 
-Torchmetrics, which Lightning imports, imports torchvision, SciPy and Matplotlib wherever they are installed. Here it
-finds none of them. Everybody else does.
+Torchmetrics, which Lightning imports, imports torchvision, SciPy, Matplotlib and transformers wherever they are
+installed. Here it finds none of them. Everybody else does.
 """
 
 import sys
@@ -9,7 +9,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-OPTIONAL = ("torchvision", "scipy", "matplotlib")
+OPTIONAL = ("torchvision", "scipy", "matplotlib", "transformers")
+TAKEN_BACK = ("_TORCHVISION_", "_SCIP", "_MATPLOTLIB_", "_TRANSFORMERS_")
 FLAGS = "torchmetrics.utilities.imports"
 """The module that says by a flag for each package whether it is installed."""
 
@@ -38,7 +39,7 @@ class WithoutOptionalPackages:
 
     def execute_flags(self, execute: Any, module: ModuleType) -> None:
         execute(module)
-        taken_back = [flag for flag in vars(module) if flag.startswith(("_TORCHVISION_", "_SCIP", "_MATPLOTLIB_"))]
+        taken_back = [flag for flag in vars(module) if flag.startswith(TAKEN_BACK)]
         vars(module).update(dict.fromkeys(taken_back, False))
 
 
