@@ -507,7 +507,7 @@ def _time(compilations: Iterable[Compilation]) -> int:
 
 
 def _backend_ns(compilations: Sequence[Compilation]) -> int | None:
-    """Return the time in the backend. torch reports none for a backward graph, all of which is compiled there."""
+    """Return the time in the backend. torch reports none for a backward graph, which only the backend compiles."""
     known = _sum(each.backend_ns for each in compilations)
     if known is None:
         return None

@@ -74,8 +74,8 @@ def _template_text(short: str) -> str:
         named, found = _function(function)
         words += named
         of_type = of_type or found
-    cast = "with casts" if "LoadWithCast" in inside else ""
-    return " ".join(filter(None, (_TEMPLATES[template], *words, of_type, cast))) if words else ""
+    kind = "casting" if "LoadWithCast" in inside else _TEMPLATES[template]
+    return " ".join(filter(None, (kind, *words, of_type))) if words else ""
 
 
 def _arguments(text: str) -> Iterator[str]:

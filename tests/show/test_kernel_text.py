@@ -39,7 +39,7 @@ UNNAMED = "at::native::(anonymous namespace)::"
                 "std::array<char*, 2ul>, 4, TrivialOffsetCalculator<1, unsigned int>, "
                 "at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast<1> >(int, char*)"
             ),
-            "unrolled direct_copy float with casts",
+            "casting direct_copy float",
         ),
         (
             (
