@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -192,15 +193,18 @@ def trust_block(trust: Trust) -> Line:
 
 
 def held_back_blocks(held_back: Sequence[HeldBack]) -> Iterator[Block]:
-    """Yield each finding that is held back, with the reason."""
+    """Yield each finding that is held back, with the reason. Several with one reason share it."""
     yield Heading("Held back", definition="held-back")
-    yield from listing(
-        (
-            Line((each.finding.title, "  [", rule_link(each.finding), "]  ", Span(each.reason, "quiet")))
-            for each in held_back
-        ),
-        marker="-",
-    )
+    for reason, same in groupby(held_back, lambda each: each.reason):
+        findings = [each.finding for each in same]
+        shared = len(findings) > 1
+        own = "" if shared else f"  {reason}"
+        yield from listing(
+            (Line((finding.title, "  [", rule_link(finding), "]", Span(own, "quiet"))) for finding in findings),
+            marker="-",
+        )
+        if shared:
+            yield Line(f"Reason for these {len(findings)}: {reason}", "quiet")
 
 
 def _captures(captures: Sequence[Captured]) -> Iterator[Block]:
