@@ -20,9 +20,10 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed, link_use
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
 from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account, summarize_growth
-from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times, usual_step
+from lightning_perf.analysis.steps.step_times import StepTimes, mfu_of_run, summarize_step_times, usual_step
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
+from lightning_perf.findings.conditions import shared_gpu_notes
 from lightning_perf.findings.whole_run import check_findings, find, find_in_fit
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -232,6 +233,8 @@ def build_report(
     if memory is not None:
         ranks[:] = [_with_workers(analysis, memory) for analysis in ranks]
     lead = lead_rank(ranks, compared, over_fit)
+    if step_times is not None:
+        step_times = _with_mfu(step_times, lead)
     known = run.paths(WINDOWS) if logged is not None else ()
     same_rank = (path for path in known if rank_in_name(path.name) == logged)
     windows = run.read("The profiler's cost is", WINDOWS.read, next(same_rank, None)) or ()
@@ -285,6 +288,7 @@ def build_report(
                 for gpu in gpus
                 if gpu.uncorrected_errors
             ),
+            *shared_gpu_notes(gpus),
             *run.notes,
         ),
         findings=checked.findings,
@@ -308,6 +312,18 @@ def build_report(
         gpu_health=gpus,
         over_fit=over_fit,
     )
+
+
+def _with_mfu(times: StepTimes, lead: RankAnalysis | None) -> StepTimes:
+    """Return the step times with the MFU of the run, if that of the recording is known exactly."""
+    use, wall = (lead.efficiency, lead.breakdown.wall) if lead is not None else (None, None)
+    if lead is None or use is None or wall is None or use.mfu is None or not wall.mean_ns or not lead.breakdown.marked:
+        return times
+    if use.mfu_high != use.mfu or use.flops_coverage != 1:
+        return times
+    model = lead.language_model
+    rate = model.tokens_per_second if model is not None else None
+    return replace(times, mfu=mfu_of_run(times, use.mfu, wall.mean_ns, rate))
 
 
 def _gpu_health(run: _RunFiles, logged: int | None, samples: Sequence[StepSample]) -> tuple[GpuHealth, ...]:

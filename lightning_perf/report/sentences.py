@@ -218,14 +218,17 @@ def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trus
     ]
 
 
+DEVICE_BOUND = 0.9
+"""Share of a step without the profiler from which the device's work of a recorded one fills it."""
+
+
 def _usual_use(lead: RankAnalysis) -> str:
     """Return a sentence about the use of the device in a usual step; empty if it is unknown."""
-    usual, mfu = lead.usual, lead.efficiency.mfu if lead.efficiency is not None else None
-    if usual is None:
+    if lead.usual is None:
         return ""
-    of_usual = (lead.breakdown.wall.mean_ns or 0.0) / usual.step_ns
-    known = "" if mfu is None else f", with an MFU of {format_share(mfu * of_usual)}"
-    return f" Without the profiler the device works for {format_share(usual.busy_ns / usual.step_ns)} of a step{known}."
+    share = lead.usual.busy_ns / lead.usual.step_ns
+    fills = ": only less work on the device makes it shorter" if share >= DEVICE_BOUND else ""
+    return f" Without the profiler the device works for {format_share(min(share, 1.0))} of a step{fills}."
 
 
 def _options(lead: RankAnalysis) -> list[str]:

@@ -178,6 +178,9 @@ class DeviceKind(IntEnum):
 
 _Y_LIMIT = 2**16
 
+_WARP = 32
+"""Threads that run as one."""
+
 
 def pack_triple(sizes: Sequence[int]) -> int:
     """Return up to three dimensions of a grid or block in one number; 0 if they are not recorded or do not fit.
@@ -198,11 +201,6 @@ def unpack_triple(packed: int) -> tuple[int, int, int] | None:
     rest, z = divmod(packed, _Y_LIMIT)
     x, y = divmod(rest, _Y_LIMIT)
     return (x, y, z) if packed else None
-
-
-SOME_BLOCKS = 0.5
-"""Blocks per multiprocessor from which an occupancy of 0 % cannot come from rounding: one warp of 64 is 1.6 %. On an
-H200, Tensor Core kernels with 0.9 blocks of 12 warps have 0 %."""
 
 
 class DeviceEvents(_Timed, frozen=True, eq=False, dict=True):
@@ -240,8 +238,13 @@ class DeviceEvents(_Timed, frozen=True, eq=False, dict=True):
 
     @cached_property
     def known_occupancy(self) -> Float32Array:
-        """The occupancy; nan as well for 0 of a kernel with many blocks, which recorders write for unknown."""
-        unknown = np.equal(self.occupancy, 0) & (self.blocks_per_sm >= SOME_BLOCKS)
+        """The occupancy; nan as well for a recorded 0 of a kernel with a block, or the threads of a warp, per SM.
+
+        Some recorders write 0 for all kernels, and others for those with much shared memory. A warp is at least 1.5 %.
+        """
+        z, y, x = self.block % _Y_LIMIT, self.block // _Y_LIMIT % _Y_LIMIT, self.block // _Y_LIMIT**2
+        has_warp = self.blocks_per_sm * (x * y * z) >= _WARP
+        unknown = np.equal(self.occupancy, 0) & ((self.blocks_per_sm >= 1) | has_warp)
         return np.where(unknown, np.float32(np.nan), self.occupancy)
 
     @cached_property

@@ -64,6 +64,7 @@ class StepTimes(Struct, frozen=True):
         growth: Growth of the step time over the run, or ``None``.
         rank: Rank of the steps; ``None`` if unknown.
         data_wait_p50_ns: Median wait for batches; ``None`` in reports of older versions.
+        mfu: MFU of these steps; ``None`` if that of the recorded steps is unknown, a range or a lower bound.
     """
 
     steps: int
@@ -93,6 +94,7 @@ class StepTimes(Struct, frozen=True):
     growth: StepGrowth | None = None
     rank: int | None = None
     data_wait_p50_ns: int | None = None
+    mfu: float | None = None
 
     def of_rank(self, rank: int | None) -> StepTimes | None:
         """Return these step times if they are of a rank and were measured without the profiler, else None."""
@@ -185,6 +187,23 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         outlier_wait_ns=int(np.maximum(wait_ns[is_slow_outlier] - np.median(wait_ns), 0).sum()),
         growth=find_growth(kept.step, step_ns, wait_ns, kept.tokens if (kept.tokens > 0).all() else kept.samples),
     )
+
+
+def mfu_of_run(times: StepTimes, mfu: float, recorded_ns: float, tokens_per_second: float | None) -> float | None:
+    """Return the MFU of the steps of a run.
+
+    They have the FLOPs of the recorded steps, per token or, without tokens, per step.
+
+    Args:
+        mfu: That of the recorded steps.
+        recorded_ns: Their mean time.
+        tokens_per_second: Their rate.
+    """
+    if times.only_profiled:
+        return None
+    if tokens_per_second and times.tokens_per_second is not None:
+        return mfu * times.tokens_per_second / tokens_per_second
+    return mfu * recorded_ns / times.mean_ns if times.mean_ns else None
 
 
 def _per_second(amount: Int64Array, step_ns: Int64Array) -> float | None:

@@ -146,6 +146,8 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
         facts.append(format_rate(times.samples_per_second, "samples"))
     if times.tokens_per_second is not None:
         facts.append(format_rate(times.tokens_per_second, "tokens"))
+    if times.mfu is not None:
+        facts.append(f"MFU {format_share(times.mfu)}")
     left_out = [f"{times.warmup_steps} to warm up"] if times.warmup_steps else []
     left_out += [f"{times.profiled_steps} profiled"] if times.profiled_steps else []
     if left_out:
@@ -269,9 +271,10 @@ def _compile_facts(report: CompileReport) -> Iterator[Line]:
 
 
 def _frame(frame: CompiledFrame) -> TableRow:
-    module = f"  {frame.module}" if frame.module else ""
+    name = frame_name(frame)
+    module = f"  {frame.module}" if frame.module and frame.module not in name else ""
     return (
-        Cell(frame_name(frame), troubled=frame.limit_reached, detail=module),
+        Cell(name, troubled=frame.limit_reached, detail=module),
         frame.time_ns,
         frame.backend_ns,
         frame.compilations,
