@@ -36,6 +36,9 @@ _KNOWN_PHASES: dict[str, MemoryPhase] = {phase: phase for phase in get_args(Memo
 _ALLOWED = re.compile(r"(\d{1,20}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB) allowed;")
 _MAX_MESSAGE = 1000
 _MAX_GROUPS = 3
+_LEAST_GROUP = 0.05
+"""Groups of tensors to name at most, and the least size of one relative to the largest."""
+
 _MAX_CAUSES = 8
 
 _STATE_SHARE = 0.3
@@ -183,7 +186,8 @@ def _listed(source: TensorSource, device: int) -> dict[str, Any]:
 
 def _largest(device: str) -> tuple[TensorGroup, ...]:
     with suppress(Exception):  # tensors may be of any class
-        return tuple(each for each in count_tensors(Tracked()) if each.device == device)[:_MAX_GROUPS]
+        groups = [each for each in count_tensors(Tracked()) if each.device == device][:_MAX_GROUPS]
+        return tuple(each for each in groups if each.bytes >= _LEAST_GROUP * groups[0].bytes)
     return ()
 
 
