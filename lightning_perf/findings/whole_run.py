@@ -270,6 +270,9 @@ def check_findings(
         missed = _missed_waits(ranks, usable, run_rank)
         if missed is not None:
             findings.append(missed)
+        elif lead is not None and _same_rank(lead.rank, run_rank, ranks):
+            waits = _RunWaits.of(lead, usable)
+            notes += [waits.at_starts] if waits.only_at_starts else []
     if usable is not None:
         findings = one_per_cause([*findings, *log_rule.find(usable, lead, fit)], usable, lead, fit_findings)
     findings = without_parts_of_fit(without_collections(findings, fit, fit_findings), fit, fit_findings)
@@ -400,7 +403,7 @@ def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding 
     waits = _RunWaits.of(analysis, run)
     recorded = analysis.breakdown.category("input").share or 0.0
     hiccup = _hiccup(finding, analysis)
-    if waits.after_starts < MIN_WAIT_SHARE <= waits.share:
+    if waits.only_at_starts:
         return waits.at_starts
     if waits.steady < MIN_WAIT_SHARE:
         if waits.share >= MIN_WAIT_SHARE:
@@ -460,6 +463,11 @@ class _RunWaits(NamedTuple):
         return f"Over the run's {format_count(self.run.steps)} steps the wait is {format_share(self.share)}"
 
     @property
+    def only_at_starts(self) -> bool:
+        """Whether a run waits at the starts of its epochs only."""
+        return self.after_starts < MIN_WAIT_SHARE <= self.share
+
+    @property
     def at_starts(self) -> str:
         """A sentence for waits that are nearly all at the starts of epochs."""
         rest = format_share(self.after_starts)
@@ -509,7 +517,7 @@ def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int |
         if not _same_rank(analysis.rank, run_rank, ranks):
             continue
         waits = _RunWaits.of(analysis, run)
-        if min(waits.share, waits.steady) < MIN_WAIT_SHARE:
+        if waits.only_at_starts or min(waits.share, waits.steady) < MIN_WAIT_SHARE:
             continue
         found = waits.judge(analysis)
         if found is not None:

@@ -26,6 +26,7 @@ from lightning_perf.run_files.fit.memory_growth import (
 from tests.findings import accounts
 from tests.findings.accounts import FACTS, S, account, fit_time, starts
 from tests.findings.recordings import finding_of, saving_of
+from tests.report.support import rendered
 from tests.support.shown import console_text
 
 
@@ -414,3 +415,9 @@ def test_objects_that_each_step_keeps_are_a_leak_if_they_are_large_enough(item_m
         finding = finding_of(leak, found)
         assert f"one list, dictionary or set got 100 more items of about {item_mib:.1f} MiB" in finding.evidence[1]
         assert "list, dictionary or cache" in finding.action
+
+
+@pytest.mark.parametrize(("waited_s", "said"), [(1, False), (40, True)])
+def test_waits_for_a_core_are_shown_with_the_time_of_the_fit(tmp_path: Path, waited_s: int, said: bool) -> None:
+    report = accounts.report_of(account(core_wait_ns=waited_s * S), tmp_path)
+    assert ("The training thread waited for a core: 40.0 s" in rendered(report)) == said
