@@ -233,7 +233,7 @@ def autocast_tax(analysis: RankAnalysis) -> Problem | None:
 def channels_last(analysis: RankAnalysis) -> Problem | None:
     """Find kernels that only convert between channels first and channels last."""
     on_tensor_cores = analysis.arithmetic.tensor_core_share if analysis.arithmetic is not None else None
-    # Without Tensor Cores, cuDNN converts even what is in channels last: its FP32 kernels work in channels first.
+    # Without Tensor Cores, cuDNN converts channels last as well: its FP32 kernels work in channels first.
     if analysis.kernels is None or not on_tensor_cores:
         return None
     rows = [row for row in analysis.kernels.rows if changes_layout(row.name)]
