@@ -46,7 +46,7 @@ def fetch_cpu_share(training: Training) -> float | None:
         length = min(len(loader.dataset), FETCH_SAMPLES)  # type: ignore[arg-type]
         begin_s, before = time.perf_counter(), _core_use()
         for index in range(length):
-            loader.dataset[index]
+            _fetch(loader.dataset, index)
             if time.perf_counter() - begin_s > FETCH_S:
                 break
     except Exception:  # the user's code may index its data in another way
@@ -55,6 +55,14 @@ def fetch_cpu_share(training: Training) -> float | None:
     wall_s = time.perf_counter() - begin_s - waited_s
     # A sample in less than 100 µs comes from memory.
     return busy_s / wall_s if length and wall_s > 1e-4 * length else None
+
+
+def _fetch(dataset: Any, index: int) -> None:
+    """Get a sample as a DataLoader does, which prefers ``__getitems__``, e.g. of a Hugging Face data set."""
+    if getitems := getattr(dataset, "__getitems__", None):
+        getitems([index])
+    else:
+        dataset[index]
 
 
 def _core_use() -> Use:

@@ -71,6 +71,15 @@ class Slow(Pictures):
         return super().__getitem__(index)
 
 
+class SlowBatches(Slow):
+    """A data set that waits only for the samples of a batch, like one of Hugging Face."""
+
+    __getitem__ = Pictures.__getitem__
+
+    def __getitems__(self, indices):
+        return [Slow.__getitem__(self, index) for index in indices]
+
+
 @pytest.mark.parametrize(("workers", "share", "applies"), [(8, 0.1, True), (8, 0.9, False), (41, 0.1, False)])
 def test_workers_beyond_the_cores_are_tried_where_loading_waits(workers, share, applies):
     training = Training(Tiny(), DataLoader(Pictures()))
@@ -78,9 +87,10 @@ def test_workers_beyond_the_cores_are_tried_where_loading_waits(workers, share, 
 
 
 def test_the_share_of_processor_time_tells_waiting_from_working():
-    waiting = fetch_cpu_share(Training(Tiny(), DataLoader(Slow(waits=True))))
-    working = fetch_cpu_share(Training(Tiny(), DataLoader(Slow(waits=False))))
-    assert waiting < min(working, 0.5)
+    for data in (Slow, SlowBatches):
+        waiting = fetch_cpu_share(Training(Tiny(), DataLoader(data(waits=True))))
+        working = fetch_cpu_share(Training(Tiny(), DataLoader(data(waits=False))))
+        assert waiting < min(working, 0.5)
     assert fetch_cpu_share(Training(Tiny(), DataLoader(Stream()))) is None
     assert fetch_cpu_share(Training(Tiny(), [1, 2])) is None
 
