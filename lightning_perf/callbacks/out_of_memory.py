@@ -15,9 +15,11 @@ import torch
 from msgspec.structs import replace
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.recording.memory_watch import Tracked, count_tensors
 from lightning_perf.callbacks.recording.tensor_lists import TensorSource, list_tensors
 from lightning_perf.callbacks.report import ReportLength, print_line
 from lightning_perf.callbacks.steps.hang_watch import training_phase
+from lightning_perf.run_files.fit.memory_growth import TensorGroup
 from lightning_perf.run_files.fit.out_of_memory import MemoryPhase, OutOfMemory, write_out_of_memory
 from lightning_perf.units import format_bytes
 from lightning_perf.workers.limits import free_bytes
@@ -31,7 +33,12 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 _KNOWN_PHASES: dict[str, MemoryPhase] = {phase: phase for phase in get_args(MemoryPhase)}
 
-_MAX_MESSAGE = 400
+_ALLOWED = re.compile(r"(\d{1,20}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB) allowed;")
+_MAX_MESSAGE = 1000
+_MAX_GROUPS = 3
+_LEAST_GROUP = 0.05
+"""Groups of tensors to name at most, and the least size of one relative to the largest."""
+
 _MAX_CAUSES = 8
 
 _STATE_SHARE = 0.3
@@ -97,11 +104,13 @@ def describe_out_of_memory(
         module=module,
         module_class=module_class,
         device=f"cuda:{ordinal}" if on_device else "cpu",
-        asked_bytes=_asked(text),
+        asked_bytes=_size(_ASKED, text),
+        limit_bytes=_size(_ALLOWED, text),
         message=(text.splitlines() or [type(cause).__name__])[0][:_MAX_MESSAGE],
         batch_size=batch_size,
         **_listed(source, ordinal if on_device else -1),
         **_allocator(ordinal if on_device else None),
+        tensors=_largest(f"cuda:{ordinal}" if on_device else "cpu"),
     )
     return replace(report, fixes=_fixes(report, _mixed(precision), can_shard=torch.cuda.device_count() > 1))
 
@@ -114,6 +123,7 @@ def out_of_memory_lines(report: OutOfMemory, path: Path | None, *, name: str = "
     return (
         f"{name}: {report.sentence}",
         *((f"  Memory: {', '.join(known)}.",) if known else ()),
+        *((f"  {report.largest}",) if report.largest else ()),
         *(f"  Fix: {fix}" for fix in report.fixes[:1]),
         *(f"  Or: {fix}" for fix in report.fixes[1:]),
         *((f"  Saved: {path}",) if path is not None else ()),
@@ -140,8 +150,8 @@ def _says_so(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _HOST_TEXTS)
 
 
-def _asked(text: str) -> int | None:
-    found = _ASKED.search(text)
+def _size(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
@@ -172,6 +182,13 @@ def _listed(source: TensorSource, device: int) -> dict[str, Any]:
         for kind, blocks in lists.items()
         if kind != "lightning_perf"
     }
+
+
+def _largest(device: str) -> tuple[TensorGroup, ...]:
+    with suppress(Exception):  # tensors may be of any class
+        groups = [each for each in count_tensors(Tracked()) if each.device == device][:_MAX_GROUPS]
+        return tuple(each for each in groups if each.bytes >= _LEAST_GROUP * groups[0].bytes)
+    return ()
 
 
 def _allocator(ordinal: int | None) -> dict[str, Any]:
@@ -212,7 +229,7 @@ def _mixed(precision: str) -> str:
 
 def _fixes(report: OutOfMemory, mixed: str = "bf16-mixed", *, can_shard: bool = True) -> tuple[str, ...]:
     """Return the changes that reduce the memory, the most promising first. `mixed` is a precision, or empty."""
-    fixes = []
+    fixes = [*_fix_of_kept(report), *_fix_of_limit(report)]
     available = report.total_bytes or report.free_bytes
     if report.asked_bytes is not None and available is not None and report.asked_bytes > available:
         fixes.append(
@@ -237,6 +254,30 @@ def _fixes(report: OutOfMemory, mixed: str = "bf16-mixed", *, can_shard: bool = 
 
 
 FSDP = 'Trainer(strategy="fsdp")'
+
+_KEPT_SHARE = 0.3
+"""From this share of all tensors on, several tensors of one shape are worth a fix of their own."""
+
+
+def _fix_of_kept(report: OutOfMemory) -> Iterator[str]:
+    """Name tensors that the program keeps: more of one shape than model, gradients and optimizer can have."""
+    trained = sum(filter(None, (report.parameters_bytes, report.gradients_bytes, report.optimizer_state_bytes)))
+    for each in report.tensors[:1]:
+        if each.count > 1 and each.bytes > max(trained, _KEPT_SHARE * (report.allocated_bytes or float("inf"))):
+            shape = each.kind.partition(" ")[2]
+            yield (
+                f"Find the list or attribute that keeps {each.count:,} tensors {shape} ({format_bytes(each.bytes)}): "
+                "they are not those of the model or the optimizer. If their number grows, drop them after each step."
+            )
+
+
+def _fix_of_limit(report: OutOfMemory) -> Iterator[str]:
+    if report.limit_bytes is not None and (report.free_bytes or 0) > (report.asked_bytes or 0):
+        yield (
+            f"Raise the limit of this process, {format_bytes(report.limit_bytes)}: another "
+            f"{format_bytes(report.free_bytes or 0)} of the device are free. "
+            "See torch.cuda.set_per_process_memory_fraction."
+        )
 
 
 def _fix_of_phase(report: OutOfMemory, mixed: str, *, can_shard: bool) -> str:

@@ -54,7 +54,8 @@ class PerfCallback(ObservedCallback):
             used.
         profile_memory: Record allocations. The report then shows the memory at its peak by category and operator, and
             the memory that larger batches need.
-        with_stack: Record the Python code that called each operator; slows down the recorded steps.
+        with_stack: Record the Python code that called each operator; slows down the recorded steps. Under Python 3.12
+            and later, torch before 2.12 can crash in that while other threads run. There it is left out.
         with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
         capture_slow_steps: Record more steps when steps become slow, or on demand: True for the defaults, or a
             `CaptureOptions`.

@@ -141,7 +141,7 @@ class FitSession:
         if self.folder is None or not self._leads:
             return
         if shadow := self._options.shadow:  # first: the forecast does not sample the FP32 pass
-            self.observers.add(ShadowMonitor(Replay(trainer, module), context, shadow))
+            self.observers.add(ShadowMonitor(Replay(trainer, module, context.state), context, shadow))
         if (share := self._options.forecast) is not None:
             with self.errors.instead(ForecastMonitor.consequence, kind="forecast"):
                 self.observers.add(ForecastMonitor(trainer, module, context, share))

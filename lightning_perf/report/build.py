@@ -19,8 +19,8 @@ from lightning_perf.analysis.precision.scales import summarize_fp8, summarize_sh
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed, link_use
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
-from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth, summarize_account, summarize_growth
-from lightning_perf.analysis.steps.step_times import StepTimes, mfu_of_run, summarize_step_times
+from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account, summarize_growth
+from lightning_perf.analysis.steps.step_times import StepTimes, mfu_of_run, summarize_step_times, usual_step
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
 from lightning_perf.findings.conditions import shared_gpu_notes
@@ -34,7 +34,7 @@ from lightning_perf.run_files.captures import WINDOWS
 from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, GpuHealth
-from lightning_perf.run_files.fit.memory_growth import read_growth
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, read_growth
 from lightning_perf.run_files.fit.out_of_memory import has_out_of_memory, read_out_of_memory
 from lightning_perf.run_files.hangs import HANGS, open_hangs
 from lightning_perf.run_files.jsonl import RankLog
@@ -224,13 +224,14 @@ def build_report(
     ]
     logged = next((rank_in_name(path.name) for path in run.paths(STEPS)), None)
     step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
+    ranks[:] = [replace(each, usual=usual_step(step_times, each.breakdown)) for each in ranks]
     accounts = account_paths(folder) if folder is not None else ()
     account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
     over_fit = _over_fit(run, samples, account)
     memory = run.read("The memory over time is", read_growth, folder)
     growth = summarize_growth(memory, StepSamples.of(samples).tokens) if memory is not None else None
-    if growth is not None:
-        ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
+    if memory is not None:
+        ranks[:] = [_with_workers(analysis, memory) for analysis in ranks]
     lead = lead_rank(ranks, compared, over_fit)
     if step_times is not None:
         step_times = _with_mfu(step_times, lead)
@@ -277,7 +278,6 @@ def build_report(
             fit=fit_time,
         ),
         notes=(
-            *(failure.sentence for failure in failures[:1]),
             *notes,
             *_notes(ranks, errors),
             *checked.notes,
@@ -412,10 +412,10 @@ def _forecast(run: _RunFiles, precision: RunPrecision | None, lead: RankAnalysis
     return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured)
 
 
-def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
+def _with_workers(analysis: RankAnalysis, record: GrowthRecord) -> RankAnalysis:
     """Replace the workers' use of cores before the recording by that of the run: at its start, batches are ready."""
-    processor, worker = analysis.metadata.processor, growth.worker
-    if processor is None or analysis.rank not in (growth.rank, None):
+    processor, worker = analysis.metadata.processor, record.worker
+    if processor is None or analysis.rank not in (record.rank, None):
         return analysis
     known = (worker.cpu, worker.core_wait) if worker is not None else (None, None)
     processor = replace(processor, worker_cpu=known[0], worker_wait=known[1])

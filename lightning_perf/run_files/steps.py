@@ -40,7 +40,8 @@ class StepSample(NamedTuple):
         device_ns: The part of ``step_ns`` in which the device did not wait for a batch. It lasts from the end of each
             fetch to the end of the work launched after it, and includes gaps between kernels. None if not measured.
         samples: Samples trained on in the step, or None when the batch does not show it.
-        profiled: Whether the profiler ran, warm-up and export included: the time then contains its cost.
+        profiled: Whether the profiler ran, warm-up and export included, or a monitor has run a batch or a layer again.
+            The time then contains that cost.
         tokens: Tokens trained on in the step, padding included, or None when the batches hold no token sequences.
         compute_ns: Time of transfer, forward pass and optimizer. Known for ranks of a Trainer on processors only.
         wait_ns: Time of the phases that contain the waits for other ranks: backward passes, and Lightning's stop flag.

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from lightning_perf import PerfCallback, PerfLoop, PerfReport, analyze
 from lightning_perf.callbacks import out_of_memory
 from lightning_perf.callbacks.out_of_memory import describe_out_of_memory, is_out_of_memory, out_of_memory_lines
+from lightning_perf.run_files.fit.memory_growth import TensorGroup
 from lightning_perf.run_files.fit.out_of_memory import OutOfMemory, read_out_of_memory
 from lightning_perf.units import format_bytes
 from tests.callbacks.training import Points, failing, loader, make_module, make_trainer
@@ -92,12 +93,12 @@ def test_the_report_of_the_run_shows_it(tmp_path, capsys):
     fit_fails(tmp_path, hungry_module("forward"), report="none")
     assert capsys.readouterr().out == ""
     report = analyze(tmp_path)  # without a whole step
-    (found,) = report.out_of_memory
-    assert report.notes[0].startswith(found.sentence)
+    assert len(report.out_of_memory) == 1
     report.print(width=200)
     for text in (report.to_markdown(), capsys.readouterr().out):
         assert "Out of memory" in text
-        assert "layer.3 (Hungry)" in text
+        assert text.count("layer.3 (Hungry)") == 2
+        assert text.index("layer.3 (Hungry)") < text.index("Where")  # before all that only saves time
     assert PerfReport.from_json(report.to_json()) == report
 
 
@@ -167,6 +168,39 @@ def test_an_error_of_a_gpu(monkeypatch, tmp_path, capsys):
     leave_report()
     assert read_out_of_memory(tmp_path)[0].snapshot is None
     assert reports.messages == []
+
+
+def test_what_the_program_keeps_is_named_before_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an H200 with torch 2.11: 5 % of its memory allowed, and four tensors of 1.6 GB kept."""
+    message = (
+        "CUDA out of memory. Tried to allocate 50.00 MiB. GPU 0 has a total capacity of 139.80 GiB of which 104.99 GiB "
+        f"is free. {'Process 950 has 3.11 GiB memory in use. ' * 12}6.99 GiB allowed; Of the allocated memory 6.76 GiB"
+    )
+    kept = TensorGroup("Tensor float32 [400000000]", "cuda:0", False, 4, 6_400_000_000)
+    groups: tuple[TensorGroup, ...] = (
+        kept,
+        replace(kept, device="cpu", bytes=9),
+        TensorGroup("Parameter float32 [9]", "cuda:0", False, 1, 36),
+    )
+    monkeypatch.setattr(out_of_memory, "count_tensors", lambda _: groups)
+    monkeypatch.setattr(
+        out_of_memory, "_allocator", lambda _: {"allocated_bytes": 7_261_938_176, "free_bytes": 112_728_801_280}
+    )
+
+    def fixes() -> tuple[str, ...]:
+        found = describe_out_of_memory(
+            torch.OutOfMemoryError(message), lambda: (torch.nn.Linear(2, 2), []), rank=0, step=18
+        )
+        assert found.limit_bytes == int(6.99 * 2**30)
+        return found.fixes
+
+    first, second, *_ = fixes()
+    assert first.startswith("Find the list or attribute that keeps 4 tensors float32 [400000000] (5.96 GiB)")
+    assert second.startswith("Raise the limit of this process, 6.99 GiB: another 105 GiB of the device are free.")
+    groups = (replace(kept, count=1), *groups[1:])
+    assert fixes()[0] == second  # one large tensor is no collection
+    groups = (replace(kept, bytes=2_000_000_000),)
+    assert fixes()[0] == second
 
 
 @pytest.mark.parametrize(

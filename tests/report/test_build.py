@@ -8,9 +8,10 @@ from lightning_perf.errors import TraceError
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.sections.page import report_parts
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, MemorySample, WorkerGrowth, write_growth
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.show.blocks import Figures
-from lightning_perf.trace.description import STOPPED_KEY
+from lightning_perf.trace.description import PROCESSOR_KEY, STOPPED_KEY
 from lightning_perf.units import format_share
 from tests.findings.recordings import reducing
 from tests.report.support import rendered
@@ -110,6 +111,20 @@ def test_step_times_are_read_with_or_without_traces_beside_them(tmp_path: Path) 
     assert report.step_times.p50_ns == 2_000_000
 
 
+def test_the_time_of_workers_is_known_in_a_fit_that_is_too_short_for_its_memory(tmp_path: Path) -> None:
+    trace = reducing(250)
+    trace.top_level[PROCESSOR_KEY] = {"cores": 8, "worker_cpu": 0.9}
+    trace.write(tmp_path / "rank0.1000000001.pt.trace.json.gz")
+    worker = WorkerGrowth(4, 0, 32, 0, 0, 0, 0, cpu=0.2, core_wait=0.3, disk_wait=0.0)
+    write_growth(tmp_path, GrowthRecord(0, "allocator", (MemorySample(20, 1), MemorySample(36, 1)), (), worker))
+    report = lightning_perf.analyze(tmp_path)
+    assert report.memory_growth is None
+    (rank,) = report.ranks
+    assert rank.worker == worker
+    assert rank.metadata.processor is not None
+    assert (rank.metadata.processor.worker_cpu, rank.metadata.processor.worker_wait) == (0.2, 0.3)
+
+
 @pytest.mark.parametrize(("step_us", "fills"), [(420, True), (600, False)])
 def test_mfu_and_the_work_of_the_device_in_steps_without_the_profiler(
     tmp_path: Path, step_us: int, fills: bool
@@ -128,7 +143,7 @@ def test_mfu_and_the_work_of_the_device_in_steps_without_the_profiler(
     (figures,) = (block for block in report_parts(report)["summary.0"] if isinstance(block, Figures))
     shown = {figure.label: figure.text for figure in figures.figures}
     assert shown["MFU"] == format_share(known(report.step_times).mfu)
-    assert any("The device works 400 µs per recorded step" in note for note in report.notes) is fills
+    assert any("of a step: only less work on the device" in note for note in report.notes) is fills
 
 
 def test_truncated_recordings_get_no_shares(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def test_missing_memory_on_the_console(tmp_path: Path) -> None:
     sentence = (
         "Rank 0 ran out of memory on cuda:0 in step 12: in the forward of net.3 (Linear), while allocating 1.00 GiB."
     )
-    assert text.count(sentence) == 2  # in the notes and in its section
+    assert text.startswith(f"Error {sentence} Fix: Halve batch_size to 4. Where")
+    assert text.count(sentence) == 2  # there and in its section
     assert "parameters 4.00 GiB, free 1.00 MiB, total 40.0 GiB" in text
     assert "Fix Halve batch_size to 4." in text
 

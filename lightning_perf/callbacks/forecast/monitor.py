@@ -124,6 +124,7 @@ class ForecastMonitor(FitObserver):
         if not self._warm and not first and not self._budget.allows(self._capture_cost_ns):
             return
         self._step = step_number(self._trainer)
+        self._state.own_passes = True
         with self._budget.charged():
             self._largest, self._samplers = {}, {}
             self._wanted = self._choose() if self._warm else set()
@@ -239,6 +240,7 @@ class ForecastMonitor(FitObserver):
 
     def _round(self) -> None:
         captured = self._waiting.popleft()
+        self._state.own_passes = True
         before_ns = self._budget.cost_ns
         with self._budget.charged():
             layer = RoundedLayer(

@@ -36,10 +36,10 @@ _LOSSES = {
     "_ctc_loss",
     "kl_div",
 }
-"""Losses that autocast computes in FP32. Inputs in FP16 mean that autocast is off at this place."""
+"""Losses that autocast computes in FP32. Inputs in FP16 mean that autocast is off at this place.
 
-_EXPONENTIALS = {"_softmax", "_log_softmax", "exp"}
-"""Operators that autocast computes in FP32 on CUDA devices, but not on CPUs."""
+A softmax does not show that. It adds up in FP32, and ``cross_entropy`` asks it for a result in FP16 under autocast too.
+"""
 
 _WITH_EPSILON = {"add", "clamp_min", "clamp"}
 _SUMS = {"sum", "cumsum"}
@@ -47,8 +47,6 @@ _SUMS = {"sum", "cumsum"}
 _READABLE = {
     "nll_loss_forward": "The cross entropy",
     "nll_loss2d_forward": "The cross entropy",
-    "_softmax": "A softmax",
-    "_log_softmax": "A log-softmax",
     "exp": "An exponential",
     "mse_loss": "The mean squared error",
     "binary_cross_entropy_with_logits": "The binary cross entropy",
@@ -126,15 +124,11 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if makes_half:
                 self._check_sum(name, first, result)
         elif first.dtype == torch.float16:
-            if name in _LOSSES or (name in _EXPONENTIALS and self._is_outside_autocast(name, first)):
+            # Autocast computes exp in FP32 too, but only on CUDA devices.
+            if name in _LOSSES or (name == "exp" and (first.device.type == "cuda" or not self._mixed)):
                 self._loss(name)
             elif name in _WITH_EPSILON:
                 self._check_epsilon(name, args, kwargs)
-
-    def _is_outside_autocast(self, name: str, value: torch.Tensor) -> bool:
-        if self._mixed:
-            return value.device.type == "cuda"
-        return name == "exp"  # softmax itself adds up in FP32, also in 16-true
 
     def _add(self, kind: str, title: str, action: str, evidence: str, *, moderate: bool = False) -> None:
         """Report a mistake at the place of the operator that runs."""

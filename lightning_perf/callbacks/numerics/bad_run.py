@@ -133,15 +133,19 @@ class LossWatch(FitObserver):
         batch, self._batch = self._batch, None
         if batch is None:
             return
-        step: int = self._first if self._first is not None else step_number(self._trainer)
+        begin_ns = time.perf_counter_ns()
+        replayed = step_number(self._trainer)
+        step: int = self._first if self._first is not None else replayed
         precision = str(self._trainer.precision_plugin.precision)
         skipped = self._scaler.first_skipped if symptom == "gradients" else None
         step = step if skipped is None else skipped
         bad = next((layer_name(name) for name, p in self._module.named_parameters() if not is_finite(p)), None)
         if bad is None:
-            self._result = _Diagnosis(self._replay, batch).make(step, precision, symptom)
+            found = _Diagnosis(self._replay, batch).make(step, precision, symptom)
+            self._result = replace(found, replayed_step=replayed)
         else:
             self._result = BadRun(step, precision, symptom, bad_weight=bad)
+        self._scaler.leave_out(time.perf_counter_ns() - begin_ns)
 
 
 class _Pass(Struct, frozen=True):

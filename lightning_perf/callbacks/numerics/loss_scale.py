@@ -52,6 +52,9 @@ class Unscaled(FitObserver):
         self.events: list[ScaleEvent] = []
         """All changes of the loss scale so far; none without a scaler."""
 
+    def leave_out(self, time_ns: int) -> None:
+        """Leave the time of a monitor's own passes out of the time of the open batch."""
+
 
 class LossScaleMonitor(Unscaled):
     """Mirrors a scaler on the host: which optimizer steps it skipped, and the loss scale that follows from it.
@@ -114,6 +117,9 @@ class LossScaleMonitor(Unscaled):
         if self._skipped:
             metrics["perf/skipped_steps"] = float(self._skipped)
         return metrics
+
+    def leave_out(self, time_ns: int) -> None:
+        self._began_ns += time_ns
 
     def on_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         self._log.settle()

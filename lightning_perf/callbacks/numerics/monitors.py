@@ -60,7 +60,7 @@ def add_monitors(
             "origin of an overflow",
             "Leave out locate_overflows",
         )
-    replay = Replay(trainer, module)
+    replay = Replay(trainer, module, context.state)
     # The guard is the first to start and the last to end, so that no other monitor counts the time of its replays.
     if options.guard_steps:
         observers.add(NumericsGuard(replay, options.guard_steps, lambda kept: _examine_drift(kept, observers)))

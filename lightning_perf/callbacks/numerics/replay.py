@@ -19,6 +19,7 @@ from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.peak_memory import own_memory
 from lightning_perf.callbacks.precision.switch import plugin_module
 from lightning_perf.callbacks.precision.tf32 import set_tf32
+from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.wrapped_methods import WrappedMethods
 
 TensorCopies = list[tuple[torch.Tensor, torch.Tensor]]
@@ -54,9 +55,10 @@ class Replay:
     list of losses in an attribute, cannot be undone.
     """
 
-    def __init__(self, trainer: Trainer, module: Module) -> None:
+    def __init__(self, trainer: Trainer, module: Module, state: FitState) -> None:
         self.trainer = trainer
         self.module = module
+        self._state = state
 
     @property
     def possible(self) -> bool:
@@ -103,6 +105,7 @@ class Replay:
     @contextmanager
     def isolated(self, *, fp32: bool = False) -> Iterator[None]:
         """Undo, at the end, everything but changes of the weights. With `fp32` compute in FP32, without TF32."""
+        self._state.own_passes = True
         module = self.module
         devices = sorted({p.device.index or 0 for p in module.parameters() if p.device.type == "cuda"})
         buffers = copied_tensors(module.buffers())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
 import time
 import warnings
@@ -17,6 +18,7 @@ from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.torch_version import TorchVersion
 
+from lightning_perf.callbacks import background
 from lightning_perf.callbacks.recording.recording_plan import Recording
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan, recording_notes
 from lightning_perf.callbacks.recording.window_notes import LAST_STEPS, WindowNotes
@@ -29,6 +31,9 @@ from lightning_perf.trace.description import STOPPED_KEY
 from lightning_perf.trace.trace import CUT_MARK
 
 T = TypeVar("T")
+
+MAX_NAMED = 3
+"""Threads in a warning."""
 
 _ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
 
@@ -56,6 +61,18 @@ def _with_collections() -> Any:
         return torch._C._profiler._ExperimentalConfig(record_python_gc_info=True)  # private, without a public equal
     except TypeError:
         return None
+
+
+def threads_are_dangerous() -> bool:
+    """Whether other threads can crash the start of a recording of Python functions; `background` says how."""
+    return sys.version_info >= (3, 12) and TorchVersion(torch.__version__) < "2.12"
+
+
+def leave_out_functions(prepared: profile) -> None:
+    """Have a profiler that has not started record no Python functions."""
+    prepared.with_stack = False
+    if prepared.profiler is not None:
+        prepared.profiler.with_stack = False
 
 
 def recorder_is_taken() -> bool:
@@ -141,6 +158,7 @@ class WindowProfiler(FitObserver):
         self._refused = 0
         self._notes = notes
         self._left_out = False
+        self._said_dangerous = False
         self._capture = ""
         self._begun_at = 0
         self._pause_ns = 0
@@ -321,6 +339,8 @@ class WindowProfiler(FitObserver):
             self._stop()
             return False
         self._notes.before_recording()
+        if self._recording.with_stack:
+            self._make_quiet(self._profile)
         try:
             self._profile.start_trace()
         finally:
@@ -329,6 +349,25 @@ class WindowProfiler(FitObserver):
         self._trained = False
         self._notes.on_recording()
         return True
+
+    def _make_quiet(self, prepared: profile) -> None:
+        """End our own threads until the window ends. If others run, leave out Python functions where that is dangerous.
+
+        The stop is harmless then: it visits only the threads of the start.
+        """
+        background.pause()
+        others = background.other_threads() if threads_are_dangerous() else []
+        if not others:
+            return
+        leave_out_functions(prepared)
+        background.resume()
+        if not self._said_dangerous:
+            self._said_dangerous = True
+            self._errors.warn(
+                f"{self._errors.name}: with_stack=True is ignored: under Python 3.12 and later, torch before 2.12 can "
+                f"crash the process when other threads run ({', '.join(others[:MAX_NAMED])}). "
+                "Fix: install torch 2.12 or later."
+            )
 
     def _stop(self) -> None:
         """Stop the profiler, and write the steps that it has recorded."""
@@ -339,6 +378,7 @@ class WindowProfiler(FitObserver):
         try:
             self._end_recording(stopped, recording)
         finally:
+            background.resume()
             self._notes.after_window()
             self._recorder.release()
             self.idle_changes()
@@ -355,6 +395,7 @@ class WindowProfiler(FitObserver):
         cancelled = recording is not recorder_is_taken()
         if not cancelled:
             if not recording:
+                leave_out_functions(stopped)
                 stopped.start_trace()  # a profiler that is prepared has no other way back
             if self._step_mark is not None:
                 with record_function(CUT_MARK):

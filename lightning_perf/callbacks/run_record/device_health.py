@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from lightning_perf.callbacks.background import PATIENCE_S, BackgroundThread
 from lightning_perf.machine.environment import nvml_uuid
 from lightning_perf.machine.processor import process_counters
 from lightning_perf.run_files.fit.gpu_health import (
@@ -37,9 +37,6 @@ PROCESSES_EVERY = 5
 
 MAX_SAMPLES = 256
 """Samples kept. When they are full, every second one is dropped, and their distance doubles."""
-
-JOIN_S = 2.0
-"""Longest wait for a look that takes long, at the end of training."""
 
 COUNTED = {
     "heat_limited_s": ("slowed down by heat", 0.01, True),
@@ -163,17 +160,15 @@ class DeviceHealth:
         self._samples: list[dict[str, Any]] = []
         self._strangers: set[int] | None = None
         self._health: GpuHealth | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lightning_perf device", daemon=True)
+        self._looking = BackgroundThread(self._run(), "lightning_perf device")
 
     def start(self) -> None:
         """Start to look once per period."""
-        self._thread.start()
+        self._looking.start()
 
     def finish(self) -> GpuHealth | None:
         """Look no longer, and return the health of the rank's own GPU; None if nothing was watched."""
-        self._stop.set()
-        self._thread.join(JOIN_S)
+        self._looking.stop(PATIENCE_S)
         return self._health
 
     def news(self) -> list[tuple[str, bool]]:
@@ -184,13 +179,13 @@ class DeviceHealth:
         """Return new errors; the watch does without the question that failed."""
         return [self._errors.popleft() for _ in range(len(self._errors))]
 
-    def _run(self) -> None:
+    def _run(self) -> Generator[float, None, None]:
         try:
             if self.open():
-                while True:
-                    self.look()
-                    if self._stop.wait(PERIOD_S):
-                        break
+                with suppress(GeneratorExit):
+                    while True:
+                        self.look()
+                        yield PERIOD_S
                 self._health = self.close()
         except Exception as error:  # no driver, no such device, no permission
             self._errors.append(error)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lightning_perf.callbacks.background import BackgroundThread
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.peak_memory import end_peak, start_peak
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth
@@ -44,7 +44,7 @@ class LateFacts:
     def __init__(self, sources: Mapping[str, Later]) -> None:
         self._found: dict[str, FactValue] = {}
         self._threads = {
-            name: threading.Thread(target=self._find, args=(name, source), name=f"lightning_perf {name}", daemon=True)
+            name: BackgroundThread(self._find(name, source), f"lightning_perf {name}")
             for name, source in sources.items()
         }
         for thread in self._threads.values():
@@ -56,7 +56,7 @@ class LateFacts:
 
     def collect(self) -> dict[str, FactValue]:
         """Return the facts that were found since the last call."""
-        done = [name for name, thread in self._threads.items() if not thread.is_alive()]
+        done = [name for name, thread in self._threads.items() if thread.over]
         for name in done:
             del self._threads[name]
         return {name: self._found[name] for name in done}
@@ -71,7 +71,8 @@ class LateFacts:
         self._threads = {}
         return found | late
 
-    def _find(self, name: str, source: Later) -> None:
+    def _find(self, name: str, source: Later) -> Generator[float, None, None]:
+        yield 0.0
         try:
             self._found[name] = source()
         except Exception as error:

@@ -8,7 +8,7 @@ import operator
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
+from lightning_perf.callbacks.background import BackgroundThread
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.machine.processor import busy_s, process_counters
@@ -148,8 +149,7 @@ class WorkerUse:
         self._looks = self._queued = self._ahead = 0
         self._open: Counter[int] = Counter()
         self._states: dict[int, Counter[str]] = defaultdict(Counter)  # by worker
-        self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._looking: list[BackgroundThread] = []
 
     def look(self) -> None:
         """Count the batches ahead when a fetch starts: those that a worker has yet to make, and those in the queue.
@@ -172,9 +172,8 @@ class WorkerUse:
         pids = [worker.pid for each in self._iterators() for worker in getattr(each, "_workers", ())]
         pids = pids or sorted(child.pid or 0 for child in multiprocessing.active_children())[-self._workers :]
         self._begun = [self._read(pids)]
-        self._stop.clear()
-        self._threads = [threading.Thread(target=self._look_at_states, args=(pids,), daemon=True)]
-        self._threads[0].start()
+        self._looking = [BackgroundThread(self._look_at_states(pids), "lightning_perf workers")]
+        self._looking[0].start()
 
     @staticmethod
     def _read(pids: Iterable[int]) -> _Counters:
@@ -183,21 +182,19 @@ class WorkerUse:
         }
         return time.perf_counter_ns(), uses, {kind: pressure_us(kind) for kind in ("io", "memory")}
 
-    def _look_at_states(self, pids: Sequence[int]) -> None:
+    def _look_at_states(self, pids: Sequence[int]) -> Generator[float, None, None]:
         """Look at the states of the workers for seconds, in a thread: when a step starts, they are not the usual."""
         for gap in Random(0).choices(range(2, 19), k=BURST):
-            if self._stop.wait(gap / 10 * BURST_EVERY_S):
-                return
+            yield gap / 10 * BURST_EVERY_S
             for number, pid in enumerate(pids):
                 with suppress(OSError, IndexError):
                     self._states[number][process_counters(pid)[0]] += 1
 
     def end(self) -> None:
         """End the stretch, as far as its workers still run."""
-        self._stop.set()  # and wait: the program may fork next, and Python warns of that where there are threads
-        for thread in self._threads:
-            thread.join()
-        begun, self._begun, self._threads = self._begun, [], []
+        for each in self._looking:
+            each.stop()  # and wait: the program may fork next, and Python warns of that where there are threads
+        begun, self._begun, self._looking = self._begun, [], []
         for begin_ns, before, stalled in begun:
             end_ns, after, stalls = self._read(before)
             for number, pid in enumerate(before):

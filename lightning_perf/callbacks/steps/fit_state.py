@@ -57,6 +57,7 @@ class FitState:
             Known once the first step is open.
         in_step: Whether a step runs: not between two steps, and not while validation interrupts one.
         profiling: Whether the profiler warms up or records.
+        own_passes: Whether a monitor has run a batch or a layer again since the step began. Monitors set it.
 
     Example:
         >>> state = FitState(first_number=100, step=5)
@@ -71,6 +72,7 @@ class FitState:
     in_step: bool = False
     profiling: bool = False
     recording: bool = False
+    own_passes: bool = False
 
     @property
     def number(self) -> int:

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -20,6 +20,7 @@ from types import FrameType
 
 from msgspec.structs import replace
 
+from lightning_perf.callbacks.background import BackgroundThread
 from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
 from lightning_perf.machine.processor import process_counters
@@ -62,7 +63,7 @@ class HangWatch(FitObserver):
         self._errors = context.errors
         self._log = context.writer(HANGS, "hangs are no longer saved")
         self._thread = threading.get_ident()
-        self._done = threading.Event()
+        self._looking = BackgroundThread(self._run(), "lightning_perf hang watch")
         self._lock = threading.Lock()  # of the file and its timer
         self._file: TextIOWrapper | None = None
         self._latest: HangReport | None = None
@@ -78,11 +79,11 @@ class HangWatch(FitObserver):
             _armed.add(self)
             self._arm(time.monotonic())
         self._counts = self._progress()
-        threading.Thread(target=self._run, name="lightning-perf hang watch", daemon=True).start()
+        self._looking.start()
 
     def close(self) -> None:
         """Stop to watch, and remove the file of stacks if it is empty. A second call does nothing."""
-        self._done.set()
+        self._looking.stop(0)
         _armed.discard(self)
         with self._lock:
             file, self._file = self._file, None
@@ -100,9 +101,10 @@ class HangWatch(FitObserver):
             self._armed_s = float("-inf")
             faulthandler.cancel_dump_traceback_later()
 
-    def _run(self) -> None:
+    def _run(self) -> Generator[float, None, None]:
         with self._errors.instead(self.consequence, kind="hangs"):
-            while not self._done.wait(self._look_s):
+            while True:
+                yield self._look_s
                 self.look(time.monotonic())
 
     def look(self, now_s: float) -> None:

@@ -200,7 +200,7 @@ class StepTimer(FitObserver):
         self._pause_ns = None
         self._data_wait_ns = 0
         self._samples = self._tokens = 0
-        self._profiled = self._state.profiling
+        self._profiled, self._state.own_passes = self._state.profiling, False
         if self._device_clock is not None:
             self._device_clock.begin()
         self._begin_ns = self._now_ns()
@@ -214,7 +214,8 @@ class StepTimer(FitObserver):
         samples = self._samples or None
         tokens = self._tokens or None if samples is not None else None
         step_ns = end_ns - self._begin_ns
-        sample = StepSample(self._state.number, step_ns, self._data_wait_ns, None, samples, self._profiled, tokens)
+        profiled = self._profiled or self._state.own_passes
+        sample = StepSample(self._state.number, step_ns, self._data_wait_ns, None, samples, profiled, tokens)
         if self._phases_ns is not None:
             compute_ns, wait_ns = self._phases_ns()
             sample = sample._replace(compute_ns=compute_ns, wait_ns=wait_ns)

@@ -65,6 +65,10 @@ def mostly_steps(fit: FitTime) -> bool:
     return max(fit.groups, key=lambda group: group.time_ns).group == "training steps" if fit.groups else True
 
 
+NOTABLE_CORE_WAIT = 0.05
+"""Share of the fit in waits for a core from which the report names them."""
+
+
 def fit_time_section(fit: FitTime, top: int = EVERY_ROW) -> Iterator[Block]:
     """Yield the groups of a fit with their parts, on the console the largest ones, and the figures of the whole fit."""
     yield Heading("Time of the whole fit", definition="time-of-the-whole-fit")
@@ -100,6 +104,12 @@ def _facts(fit: FitTime) -> Iterator[Line]:
             rates.append(format_rate(fit.tokens_per_second, "tokens"))
         facts.append(f"{' and '.join(rates)} over the whole fit")
     yield Line(" · ".join(facts))
+    if fit.core_wait_ns is not None and fit.core_wait_ns >= NOTABLE_CORE_WAIT * fit.wall_ns:
+        waited = part_text(fit.core_wait_ns, fit.wall_ns)
+        yield Line(
+            f"The training thread waited for a core: {waited}. Other threads or programs kept the cores busy.",
+            "warning",
+        )
     for each in fit.collections:
         if each.generation == FULL_GENERATION and each.time_ns >= LEAST_PART * fit.wall_ns:
             yield Line(
@@ -126,7 +136,7 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
     yield Heading("Step times without the profiler", definition="step-timer")
     rows: list[TableRow] = [
         ("step", times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns),
-        ("data wait", times.data_wait_mean_ns, "", times.data_wait_p90_ns, ""),
+        ("data wait", times.data_wait_mean_ns, times.data_wait_p50_ns, times.data_wait_p90_ns, ""),
     ]
     if times.device_mean_ns is not None:
         rows.append(("device, without data wait", times.device_mean_ns, "", "", ""))

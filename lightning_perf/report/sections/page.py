@@ -33,7 +33,7 @@ from lightning_perf.report.sections.report import (
     rule_link,
     trust_block,
 )
-from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS, out_of_memory_blocks
+from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS, out_of_memory_blocks, out_of_memory_summary
 from lightning_perf.report.verdict import rests_on_first, saving_range, saving_text
 from lightning_perf.show.blocks import (
     EVERY_ROW,
@@ -220,6 +220,7 @@ def _verdict(report: PerfReport) -> Iterator[Block]:
     """Yield the verdict. If it rests on the first finding, that one is shown in full, without repeating its text."""
     verdict = report.verdict
     yield from bad_run_summary(report.precision)
+    yield from out_of_memory_summary(report.out_of_memory)
     yield Line(verdict.where, label="Where", label_style="strong")
     if not rests_on_first(verdict, report.findings):
         yield Line(verdict.why, label="Why", label_style="strong")

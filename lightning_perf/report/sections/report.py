@@ -36,7 +36,7 @@ from lightning_perf.report.sections.precision import (
 )
 from lightning_perf.report.sections.rank import categories_table, rank_sections
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_section
-from lightning_perf.report.sections.work import out_of_memory_blocks
+from lightning_perf.report.sections.work import out_of_memory_blocks, out_of_memory_summary
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import fix_text, rests_on_first, saving_range, saving_text
 from lightning_perf.run_files.numerics.precision import RunPrecision
@@ -75,6 +75,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
     verdict = report.verdict
     lead = None if report.lead is None else report.ranks[report.lead]
     yield from bad_run_summary(report.precision)
+    yield from out_of_memory_summary(report.out_of_memory)
     yield Line(verdict.where, label="Where", label_style="strong")
     yield Line(verdict.why, label="Why  ", label_style="strong")
     yield Line(verdict.next, "good", label="Next ", label_style="strong")
@@ -308,6 +309,7 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
     """Yield the short report of a fit, with the command that prints all of it if its folder was saved."""
     verdict, findings = report.verdict, report.findings
     yield from bad_run_summary(report.precision)
+    yield from out_of_memory_summary(report.out_of_memory)
     yield Line(verdict.where, label="Where", label_style="strong")
     first = rests_on_first(verdict, findings)
     if not first:

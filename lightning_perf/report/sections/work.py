@@ -35,6 +35,7 @@ from lightning_perf.show.blocks import (
     Line,
     Part,
     Plot,
+    Span,
     rest,
     table,
     tabulate,
@@ -409,12 +410,21 @@ def _curve(device: DeviceMemory, rank: RankAnalysis, name: str) -> Plot:
     )
 
 
+def out_of_memory_summary(failures: Sequence[OutOfMemory]) -> Iterator[Line]:
+    """Yield the first failure and its fix in a line: no saving of time matters as much."""
+    for failure in failures[:1]:
+        fix = (Span(f" Fix: {failure.fixes[0]}", "good"),) if failure.fixes else ()
+        yield Line((failure.sentence, *fix), label="Error", label_style="bad")
+
+
 def out_of_memory_blocks(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
     """Yield the state of each rank that ran out of memory, and the fixes."""
     yield Heading("Out of memory", definition="out-of-memory")
     for failure in failures:
         yield Line(failure.sentence)
         yield Line(", ".join(f"{name} {format_bytes(size)}" for name, size in failure.sizes))
+        if failure.largest:
+            yield Line(failure.largest)
         yield from (Line(fix, label="Or " if number else "Fix") for number, fix in enumerate(failure.fixes))
         if failure.snapshot is not None:
             yield Line(f"Snapshot of the allocator, for lightning-perf analyze: {failure.snapshot}")

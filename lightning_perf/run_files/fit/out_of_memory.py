@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from lightning_perf.run_files.fit.memory_growth import TensorGroup
 from lightning_perf.run_files.jsonl import Count, RankLog
 from lightning_perf.units import format_bytes
 
@@ -46,6 +47,8 @@ class OutOfMemory(Struct, frozen=True):
         reserved_bytes: Memory that the allocator held, on a GPU.
         free_bytes: Memory that was free: on the GPU, or for this process on the host.
         total_bytes: Memory of the GPU; None on the host.
+        limit_bytes: The most that torch may use of it, if the program has set a limit.
+        tensors: The largest groups of tensors on that device that Python objects refer to, the largest first.
         batch_size: Samples of a batch, by the data loader.
         snapshot: File name of the snapshot of the GPU's allocator, next to this file; None without one.
         fixes: Changes that reduce the memory, the most promising first.
@@ -69,6 +72,8 @@ class OutOfMemory(Struct, frozen=True):
     batch_size: int | None = None
     snapshot: str | None = None
     fixes: tuple[str, ...] = ()
+    limit_bytes: int | None = None
+    tensors: tuple[TensorGroup, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -90,10 +95,17 @@ class OutOfMemory(Struct, frozen=True):
             ("optimizer state", self.optimizer_state_bytes),
             ("all tensors", self.allocated_bytes),
             ("reserved", self.reserved_bytes),
+            ("limit of the process", self.limit_bytes),
             ("free", self.free_bytes),
             ("total", self.total_bytes),
         )
         return tuple((name, size) for name, size in sizes if size is not None)
+
+    @property
+    def largest(self) -> str:
+        """The largest groups of tensors in a sentence; empty if none is known."""
+        named = [f"{each.count:,} × {each.kind} ({format_bytes(each.bytes)})" for each in self.tensors]
+        return f"Largest tensors: {', '.join(named)}." if named else ""
 
 
 _FILES: RankLog[OutOfMemory] = RankLog(OutOfMemory, "out_of_memory", "report of missing memory")

@@ -270,6 +270,8 @@ class BadRun(Struct, frozen=True):
         cured_loss: The loss of the batch with these layers in FP32.
         trials: Lists that were tried.
         batch: The tensors of the batch with NaN or inf, if the batch is sound with zeros in their place.
+        replayed_step: The step of the batch that was run again; None if none was. It is later than `step` on a GPU,
+            because the host learns of a loss late.
     """
 
     step: int
@@ -284,6 +286,7 @@ class BadRun(Struct, frozen=True):
     cured_loss: float | None = None
     trials: int = 0
     batch: tuple[str, ...] = ()
+    replayed_step: int | None = None
 
     @property
     def title(self) -> str:
@@ -313,11 +316,15 @@ class BadRun(Struct, frozen=True):
                 "The gradients of the step before were not finite.",
             )
         said = []
+        if self.replayed_step not in (None, self.step):
+            said.append(f"The batch of step {self.replayed_step} was run again. That of step {self.step} was gone.")
         if (origin := self.origin) is not None:
             reach = "" if origin.largest_input is None else f", and its inputs reach {origin.largest_input:.4g}"
             where = "the backward pass" if origin.backward else "the forward pass"
             value = "NaN" if origin.value == "nan" else "inf"
-            said.append(f"This operator makes {value} in {where}. Its result is {origin.dtype}{reach}.")
+            # Where FP32 fails too, the operator is that of the pass in FP32.
+            result = ", in FP32 too" if self.fp32_finite is False else f". Its result is {origin.dtype}"
+            said.append(f"This operator makes {value} in {where}{result}{reach}.")
         if self.fp32_finite is False:
             said.append("In FP32 the same batch also gives NaN or inf, so the precision is not the cause.")
         elif self.fp32_finite:

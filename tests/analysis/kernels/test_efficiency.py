@@ -161,6 +161,18 @@ def test_why_there_is_no_mfu(build, reason):
     assert reason in value.mfu_missing
 
 
+@pytest.mark.parametrize(("tiny_us", "rated"), [(9, {"bf16"}), (11, {"bf16", "fp32"})])
+def test_an_arithmetic_of_a_few_tiny_products_has_no_rate(tiny_us, rated):
+    builder = a100(TraceBuilder()).step(1, 0, 10_000)
+    for at, kernel, types, length in (
+        (0, "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_64x6_tn_align8", BF16, 1000 - tiny_us),
+        (2000, "ampere_sgemm_128x64_nn", FLOAT, tiny_us),
+    ):
+        builder.op("aten::mm", at, 60, types=types, dims=SHAPES)
+        builder.launch(kernel, call_us=at + 10, call_duration_us=5, start_us=at + 20, duration_us=length)
+    assert {rate.name for rate in efficiency(builder.build()).rates} == rated
+
+
 def test_an_mfu_with_unknown_products_is_a_lower_bound():
     value = efficiency(a100(Kernels()).run("ampere_sgemm_a", FLOAT, dims=SHAPES).run("ampere_sgemm_b", FLOAT).build())
     assert value.mfu == pytest.approx(FLOPS / 19.5e12 / 10e-3)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from lightning_perf import cli
@@ -158,6 +159,12 @@ def test_the_operator_is_named_where_fp32_fails_too(tmp_path, kind, precision):
     assert found.origin.line.rpartition(":")[0].endswith("test_bad_run.py")
     assert cure in found.action
     assert "the precision is not the cause" in " ".join(found.evidence)
+    assert "float32" not in " ".join(found.evidence)  # that pass was in FP32 on purpose
+    # Gradients of a scaled loss may overflow until no scale is left.
+    assert found.replayed_step == (4 if (precision, found.symptom) == ("16-mixed", "gradients") else 2)
+    evidence = replace(found, replayed_step=2).evidence
+    later = replace(found, replayed_step=7)
+    assert later.evidence == ("The batch of step 7 was run again. That of step 2 was gone.", *evidence)
 
 
 def test_the_first_skipped_step_is_named_although_the_scale_falls_for_a_while(tmp_path):

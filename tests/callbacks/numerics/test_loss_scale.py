@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from torch import nn
 from lightning_perf.analysis.precision.scales import summarize_loss_scale
 from lightning_perf.callbacks.host_copy import HostCopy
 from lightning_perf.callbacks.numerics.nonfinite import OverflowLocator
+from lightning_perf.callbacks.numerics.replay import Replay
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.numerics.samples import SCALE_EVENTS
 from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options, with_factor
@@ -50,6 +52,24 @@ def test_injected_overflow_is_seen_counted_and_located(tmp_path) -> None:
     assert 0 < history.goodput < 1
     (file,) = tmp_path.rglob("loss_scale.rank0.jsonl")
     assert summarize_loss_scale(SCALE_EVENTS.read(file)) == history
+
+
+def test_the_time_of_a_diagnosis_is_not_wasted_by_the_loss_scale(tmp_path: Path, monkeypatch: Any) -> None:
+    run, runs = Replay.run, []
+
+    def slow_run(*args: Any, **options: Any) -> Any:
+        time.sleep(1.0)
+        runs.append(run(*args, **options))
+        return runs[-1]
+
+    monkeypatch.setattr(Replay, "run", slow_run)
+    callback = PrecisionCallback("16-mixed")
+    fit(tmp_path, callback, with_factor(make_net(), lambda: float("nan")), max_steps=2)
+    assert len(runs) >= 3
+    assert callback.bad_run is not None
+    assert callback.loss_scale is not None
+    assert callback.loss_scale.skipped_steps == 2
+    assert 0 < callback.loss_scale.wasted_ns < 1e9 * len(runs)
 
 
 class Overflowing(nn.Module):

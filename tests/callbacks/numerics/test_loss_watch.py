@@ -16,6 +16,7 @@ from lightning_perf.callbacks.host_copy import GROUP, ScalarCopies
 from lightning_perf.callbacks.numerics.bad_run import LossWatch
 from lightning_perf.callbacks.numerics.loss_scale import Unscaled
 from lightning_perf.callbacks.numerics.replay import KeptBatch, Replay
+from lightning_perf.callbacks.steps.fit_state import FitState
 from tests.callbacks.precision_training import Recipe, fit, make_net
 from tests.support.operators import Operators
 
@@ -27,7 +28,7 @@ def replay(device: str) -> Replay:
         scaler=None,
         accumulate_grad_batches=1,
     )
-    return Replay(trainer, SimpleNamespace(automatic_optimization=True))
+    return Replay(trainer, SimpleNamespace(automatic_optimization=True), FitState())
 
 
 def test_a_step_on_a_device_costs_one_copy_and_no_random_state(monkeypatch: pytest.MonkeyPatch) -> None:

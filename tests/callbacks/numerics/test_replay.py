@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from lightning_perf.callbacks.numerics.replay import Replay
+from lightning_perf.callbacks.steps.fit_state import FitState
 from tests.callbacks.precision_training import make_net
 
 
 def replay(module):
     plugin = SimpleNamespace(train_step_context=nullcontext)
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
-    return Replay(SimpleNamespace(precision_plugin=plugin, strategy=strategy), module)
+    return Replay(SimpleNamespace(precision_plugin=plugin, strategy=strategy), module, FitState())
 
 
 def disturb(module):

@@ -14,6 +14,7 @@ from torch import nn
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.run_files.numerics.samples import SHADOW, ShadowSample
+from lightning_perf.run_files.steps import STEPS
 from tests.callbacks.perf_training import assert_untapped
 from tests.callbacks.training import PACKAGES, loader, logging_step, make_module, make_trainer
 
@@ -47,6 +48,16 @@ def train(folder: Path, module: Any, name: str = PACKAGES[0], *, batches: int = 
 
 def samples(folder: Path) -> tuple[ShadowSample, ...]:
     return SHADOW.read(SHADOW.path(folder / "perf", 0))
+
+
+def test_the_times_of_shadow_steps_are_left_out(tmp_path: Path) -> None:
+    train(tmp_path, make_net(), perf={"shadow": 5, "skip_first": 2, "wait": 0, "warmup": 0})
+    steps = STEPS.read(STEPS.path(tmp_path / "perf", 0))
+    assert steps.step[steps.profiled].tolist() == [0, 2, 5, 10]
+    times = analyze(tmp_path / "perf").step_times
+    assert times is not None
+    assert times.steps + times.profiled_steps + times.warmup_steps == 12
+    assert times.profiled_steps == 2
 
 
 CASES: dict[str, dict[str, Any]] = {

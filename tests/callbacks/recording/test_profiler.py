@@ -6,8 +6,9 @@ import functools
 import gc
 import os
 import threading
+import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from torch.autograd.profiler import profile as autograd_profile
 from torch.torch_version import TorchVersion
 
 from lightning_perf.analysis.host.waits import COLLECTION
+from lightning_perf.callbacks.background import BackgroundThread, other_threads
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import (
     WindowProfiler,
@@ -314,6 +316,67 @@ def test_options_reach_the_recorder(tmp_path: Path) -> None:
     (product,) = [e for e in rich if e["name"] == "aten::mm"]
     assert product["args"]["Input Dims"] == [[3, 3], [3, 3]]
     assert any(e["cat"] == "python_function" for e in rich)
+
+
+def functions_of(path: Path) -> list[str]:
+    return [event["name"] for event in events(path) if event["cat"] == "python_function"]
+
+
+def threads_at_start_and_stop(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    seen: list[list[str]] = []
+    for name in ("start_trace", "stop_trace"):
+        original = getattr(torch.profiler.profile, name)
+
+        def call(self: Any, original: Callable[[Any], None] = original) -> None:
+            seen.append(other_threads())
+            original(self)
+
+        monkeypatch.setattr(torch.profiler.profile, name, call)
+    return seen
+
+
+@pytest.mark.parametrize("with_stack", [True, False])
+def test_our_threads_stand_still_while_functions_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_stack: bool
+) -> None:
+    seen = threads_at_start_and_stop(monkeypatch)
+    looks = threading.Semaphore(0)
+
+    def look_around() -> Generator[float, None, None]:
+        while True:
+            looks.release()
+            yield 0.001
+
+    thread = BackgroundThread(look_around(), "ours")
+    thread.start()
+    step(profiler(tmp_path, recording=Recording(with_stack=with_stack), active=1), 0)
+    assert ["ours" in names for names in seen] == [not with_stack] * 2
+    while looks.acquire(blocking=False):
+        pass
+    assert looks.acquire(timeout=10)  # it has continued
+    thread.stop()
+
+
+@pytest.mark.parametrize("dangerous", [True, False])
+def test_functions_are_left_out_where_threads_of_others_can_crash_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dangerous: bool
+) -> None:
+    monkeypatch.setattr("lightning_perf.callbacks.recording.profiler.threads_are_dangerous", lambda: dangerous)
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait, name="0 tqdm")
+    thread.start()
+    window = profiler(tmp_path, recording=Recording(with_stack=True), active=1, repeat=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        step(window, 0)
+        step(window, 1)
+    end.set()
+    thread.join()
+    said = [str(each.message) for each in caught if "with_stack" in str(each.message)]
+    assert len(said) == dangerous
+    assert all("0 tqdm" in each for each in said)
+    assert [bool(functions_of(path)) for path in window.files] == [not dangerous] * 2
+    assert [read_trace(path).metadata.with_stack for path in window.files] == [None if dangerous else True] * 2
 
 
 @pytest.mark.skipif(torch.__version__ < TorchVersion("2.15"), reason="torch records collections from 2.15 on")
