@@ -380,7 +380,7 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
 MIN_STALLED_SHARE = 0.05
 
 
-@rule("queued-stalls", part=in_idle_time)
+@rule("queued-stalls")
 def queued_stalls(analysis: RankAnalysis) -> Problem | None:
     """Find long gaps in which the device idles although work was launched already.
 
@@ -416,6 +416,7 @@ def queued_stalls(analysis: RankAnalysis) -> Problem | None:
         "a cudaStreamWaitEvent precedes it, move both kernels to one stream. If a collective follows it, record all "
         "ranks and look for the slow one. Otherwise record again: the recorder may have lost the work in the gap.",
         SavingRange(
-            (0.0, stalled_ns), "Nothing if the recording lacks the work in the gaps, all of them if the wait can go."
+            idle_saving_ns(analysis, 0.0, stalled_ns),
+            "Nothing if the recording lacks the work in the gaps, all of them if the wait can go.",
         ),
     )

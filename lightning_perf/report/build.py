@@ -278,6 +278,7 @@ def build_report(
             fit=fit_time,
         ),
         notes=(
+            *(failure.sentence for failure in failures[:1]),
             *notes,
             *_notes(ranks, errors),
             *checked.notes,

@@ -228,7 +228,7 @@ def _usual_use(lead: RankAnalysis) -> str:
         return ""
     share = lead.usual.busy_ns / lead.usual.step_ns
     fills = ": only less work on the device makes it shorter" if share >= DEVICE_BOUND else ""
-    return f" Without the profiler the device works for {format_share(min(share, 1.0))} of a step{fills}."
+    return f" Without the profiler the device works for {format_share(share)} of a step{fills}."
 
 
 def _options(lead: RankAnalysis) -> list[str]:

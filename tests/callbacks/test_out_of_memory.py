@@ -93,7 +93,8 @@ def test_the_report_of_the_run_shows_it(tmp_path, capsys):
     fit_fails(tmp_path, hungry_module("forward"), report="none")
     assert capsys.readouterr().out == ""
     report = analyze(tmp_path)  # without a whole step
-    assert len(report.out_of_memory) == 1
+    (found,) = report.out_of_memory
+    assert report.notes[0].startswith(found.sentence)
     report.print(width=200)
     for text in (report.to_markdown(), capsys.readouterr().out):
         assert "Out of memory" in text

@@ -424,10 +424,11 @@ def issuing() -> TraceBuilder:
         (1000.0, 0.0, (0.3 * 0.1, 0.1), 1.0),
         (1200.0, 200.0, (0.3 * 0.1, 0.1), 1.2),  # waits for data are another cause
         (910.0, 0.0, None, 0.0),
+        (870.0, 0.0, None, 0.0),  # the device's 900 µs fill it, within the noise
         (800.0, 0.0, (0.3 * 1.1, 0.9 * 1.1), 2.0),  # the usual step has less work for the device
         (1900.0, 0.0, (0.3 * 1.1, 0.9 * 1.1), 2.0),
     ],
-    ids=["idle", "waits", "hardly idle", "less work", "as recorded"],
+    ids=["idle", "waits", "hardly idle", "filled", "less work", "as recorded"],
 )
 def test_a_busier_device_saves_no_more_than_the_idle_time_of_the_usual_step(
     tmp_path: Path, usual_us: float, wait_us: float, saving_ms: tuple[float, float] | None, step_ms: float

@@ -125,7 +125,7 @@ def test_the_time_of_workers_is_known_in_a_fit_that_is_too_short_for_its_memory(
     assert (rank.metadata.processor.worker_cpu, rank.metadata.processor.worker_wait) == (0.2, 0.3)
 
 
-@pytest.mark.parametrize(("step_us", "fills"), [(420, True), (600, False)])
+@pytest.mark.parametrize(("step_us", "fills"), [(390, True), (420, True), (600, False)])
 def test_mfu_and_the_work_of_the_device_in_steps_without_the_profiler(
     tmp_path: Path, step_us: int, fills: bool
 ) -> None:

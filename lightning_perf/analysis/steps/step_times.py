@@ -108,6 +108,11 @@ LEAST_USUAL_STEPS = 5
 """Steps without the profiler that are needed to know the usual step."""
 
 
+SAME_WORK = 1.05
+"""Ratio of the device's time in recorded steps to the run's median step up to which it fills that step. From there on,
+the recorded steps have more work than the usual one."""
+
+
 class UsualStep(Struct, frozen=True):
     """The usual step of a run, for a recording of slower steps. The device does the same work in both.
 
@@ -132,11 +137,11 @@ def usual_step(run: StepTimes | None, recorded: Breakdown) -> UsualStep | None:
         return None
     recorded_ns = recorded.wall.mean_ns or 0.0
     busy_ns = sum(recorded.category(name).mean_ns or 0.0 for name in DEVICE_CATEGORIES)
-    if recorded_ns < NOTABLE * run.p50_ns or busy_ns >= run.p50_ns:
+    if recorded_ns < NOTABLE * run.p50_ns or busy_ns > SAME_WORK * run.p50_ns:
         return None
     return UsualStep(
         step_ns=run.p50_ns,
-        busy_ns=busy_ns,
+        busy_ns=min(busy_ns, float(run.p50_ns)),
         idle_ns=max(0.0, run.p50_ns - busy_ns - (run.data_wait_p50_ns or 0)),
         recorded_idle_ns=recorded_ns - busy_ns - (recorded.category("input").mean_ns or 0.0),
     )

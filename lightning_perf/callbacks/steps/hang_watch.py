@@ -45,7 +45,7 @@ class HangWatch(FitObserver):
     long and then ended, such as a validation, has twice its time from then on.
 
     The thread cannot run while an extension holds Python's global lock. So it also sets the timer of faulthandler, a
-    thread in C, and sets it back as long as it runs itself.
+    thread in C, and sets it back as long as it runs itself. While Python functions are recorded, only that timer runs.
 
     Args:
         progress: Returns counters of everything that counts as progress.

@@ -33,7 +33,13 @@ from lightning_perf.report.sections.report import (
     rule_link,
     trust_block,
 )
-from lightning_perf.report.sections.work import FEWEST_ROWS, MOST_ROWS, out_of_memory_blocks, out_of_memory_summary
+from lightning_perf.report.sections.work import (
+    FEWEST_ROWS,
+    MOST_ROWS,
+    other_notes,
+    out_of_memory_blocks,
+    out_of_memory_summary,
+)
 from lightning_perf.report.verdict import rests_on_first, saving_range, saving_text
 from lightning_perf.show.blocks import (
     EVERY_ROW,
@@ -197,7 +203,7 @@ def _overview(report: PerfReport) -> dict[str, Iterable[Block]]:
     title = "More findings" if first else "Findings"
     found: dict[str, Iterable[Block]] = {
         "verdict": _verdict(report),
-        "notes": map(note, report.notes),
+        "notes": map(note, other_notes(report.notes, report.out_of_memory)),
         "findings": _findings(title, "finding", report, report.findings[first:], first + 1),
         "fit_findings": _findings(
             "Findings of the whole fit",

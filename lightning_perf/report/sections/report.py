@@ -36,7 +36,7 @@ from lightning_perf.report.sections.precision import (
 )
 from lightning_perf.report.sections.rank import categories_table, rank_sections
 from lightning_perf.report.sections.ranks import over_fit_section, ranks_section
-from lightning_perf.report.sections.work import out_of_memory_blocks, out_of_memory_summary
+from lightning_perf.report.sections.work import other_notes, out_of_memory_blocks, out_of_memory_summary
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import fix_text, rests_on_first, saving_range, saving_text
 from lightning_perf.run_files.numerics.precision import RunPrecision
@@ -82,7 +82,7 @@ def report_blocks(report: PerfReport, top: int) -> Iterator[Block]:
     yield Line()
     if lead is not None:
         yield Line(device_line(report, lead), "quiet")
-    yield from map(note, report.notes)
+    yield from map(note, other_notes(report.notes, report.out_of_memory))
     if report.out_of_memory:
         yield from out_of_memory_blocks(report.out_of_memory)
     if report.trust is not None:
@@ -325,9 +325,10 @@ def short_blocks(report: PerfReport, folder: Path | None) -> Iterator[Block]:
     if report.fit_time is not None and (report.fit_findings or not mostly_steps(report.fit_time)):
         yield Line(fit_sentence(report.fit_time), label="Fit  ", label_style="strong")
     yield from _findings(report.fit_findings, start=len(findings) + 1)
-    yield from (Line(text, label="Note ", label_style="warning") for text in report.notes[:MAX_NOTES])
-    if len(report.notes) > MAX_NOTES:
-        yield Line(f"       {counted(len(report.notes) - MAX_NOTES, 'more note')} in the full report", "quiet")
+    notes = other_notes(report.notes, report.out_of_memory)
+    yield from (Line(text, label="Note ", label_style="warning") for text in notes[:MAX_NOTES])
+    if len(notes) > MAX_NOTES:
+        yield Line(f"       {counted(len(notes) - MAX_NOTES, 'more note')} in the full report", "quiet")
     if report.forecast is not None:
         yield Line(" ".join(report.forecast.advice[:2]), label="FP8  ", label_style="strong")
     if folder is not None:

@@ -417,6 +417,12 @@ def out_of_memory_summary(failures: Sequence[OutOfMemory]) -> Iterator[Line]:
         yield Line((failure.sentence, *fix), label="Error", label_style="bad")
 
 
+def other_notes(notes: Sequence[str], failures: Sequence[OutOfMemory]) -> list[str]:
+    """Return the notes that `out_of_memory_summary` does not say."""
+    said = {failure.sentence for failure in failures[:1]}
+    return [text for text in notes if text not in said]
+
+
 def out_of_memory_blocks(failures: Sequence[OutOfMemory]) -> Iterator[Block]:
     """Yield the state of each rank that ran out of memory, and the fixes."""
     yield Heading("Out of memory", definition="out-of-memory")
