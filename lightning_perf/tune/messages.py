@@ -158,6 +158,7 @@ class Window(Message, frozen=True):
         losses: The loss of each optimizer step, mean of its micro-batches.
         peak_bytes: The most device memory that the process has held; None if the device does not tell.
         free_bytes: Device memory that is free beyond that; None if the device does not tell.
+        workers: Worker processes of the DataLoader, and others that the training has started.
     """
 
     seconds: float
@@ -166,3 +167,4 @@ class Window(Message, frozen=True):
     losses: tuple[float, ...]
     peak_bytes: int | None = None
     free_bytes: int | None = None
+    workers: int = 0

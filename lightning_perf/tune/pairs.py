@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import sys
@@ -91,8 +92,13 @@ class Runner:
         return window.seconds / window.steps
 
     def time_a_step_s(self, steps: int, *, by_sample: bool) -> float:
-        """Train a window, and return the time per step or per sample."""
-        window = self.window(steps)
+        """Train a window, and return the time per step or per sample.
+
+        Worker processes that are too slow deliver their batches at the same time, followed by a wait. So a window has
+        as many batches of each of them.
+        """
+        workers = max(self.last.workers, 1) if self.last is not None else 1
+        window = self.window(math.ceil(steps / workers) * workers)
         if not by_sample:
             return window.seconds / window.steps
         if not window.samples:

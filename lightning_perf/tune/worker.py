@@ -160,8 +160,8 @@ class Pacer(LightningCallback):
         seconds = time.perf_counter() - self._began_s
         losses = tuple(float(value) for value in self._losses)
         memory = _device_memory(trainer.strategy.root_device)
-        window = Window(seconds, trainer.global_step - self._from, self._samples, losses, *memory)
         workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+        window = Window(seconds, trainer.global_step - self._from, self._samples, losses, *memory, len(workers))
         _signal(workers, signal.SIGSTOP)
         try:
             order = self._ask(window)

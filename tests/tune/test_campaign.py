@@ -28,7 +28,8 @@ STEP_S = 0.1
 class Planted:
     """What trainings do, by lever: factors of the step time, additions to the loss, seconds to start, faults, sizes.
 
-    The base ends in the window ``dies``. ``capacity`` is the number of trainings that the memory holds at a time.
+    The base ends in the window ``dies``. ``capacity`` is the number of trainings that the memory holds at a time. With
+    ``bursts``, a lever's worker processes deliver so many batches at a time, after a wait.
     """
 
     factors: dict = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Planted:
     free_bytes: int | None = None
     used: float = 0.0
     process_spread: float = 0.0
+    bursts: dict = field(default_factory=dict)
     draws: random.Random = field(default_factory=lambda: random.Random(0))
     predictions: tuple = ()
     probed: dict = field(default_factory=dict)
@@ -72,7 +74,7 @@ def planted(monkeypatch):
             self.speed = math.exp(plan.draws.gauss(0, plan.process_spread))
             self.size = 0.0
             self.windows = 0
-            self.steps = 0
+            self.steps = self.done = 0
             plan.orders.append(order)
             plan.alive += 1
             plan.most = max(plan.most, plan.alive)
@@ -110,6 +112,10 @@ def planted(monkeypatch):
                 raise WorkerExitError("its process was killed by SIGKILL", -9)
             seconds = STEP_S * self.speed * self.steps * (1 + 0.001 * (self.windows % 3))
             samples, loss = 4 * self.steps, 1 + plan.spread * (self.order.seed % 3)
+            burst = max(plan.bursts.get(lever, 1) for lever in ("", *self.order.levers))
+            waits = (self.done + self.steps) // burst - self.done // burst
+            seconds *= (1 + 1000 * burst * waits / self.steps) / 1001 if burst > 1 else 1
+            self.done += self.steps
             for lever in self.order.levers:
                 seconds *= plan.factors.get(lever, 1)
                 loss += plan.losses.get(lever, 0)
@@ -120,7 +126,8 @@ def planted(monkeypatch):
                 raise WorkerTimeoutError("it was stopped")
             plan.clock_s += seconds
             peak = None if plan.free_bytes is None else 1000
-            return Window(seconds, self.steps, samples, (loss,) * self.steps, peak, plan.free_bytes)
+            workers = burst if burst > 1 else 0
+            return Window(seconds, self.steps, samples, (loss,) * self.steps, peak, plan.free_bytes, workers)
 
         def close(self):
             plan.alive -= 1
@@ -135,9 +142,9 @@ def planted(monkeypatch):
     return plan
 
 
-def tuned(*levers, minutes=60.0, rounds=8):
+def tuned(*levers, minutes=60.0, rounds=8, window_s=1.0):
     said = []
-    settings = TuneSettings(levers=levers, minutes=minutes, rounds=rounds, window_s=1.0)
+    settings = TuneSettings(levers=levers, minutes=minutes, rounds=rounds, window_s=window_s)
     return run_campaign("any:thing", settings, said.append), said
 
 
@@ -180,6 +187,14 @@ def test_every_outcome(planted):
     assert planted.most == 2  # never more than two trainings at a time
     assert any(line.startswith("fused-optimizer: failed, its process crashed with SIGSEGV") for line in said)
     assert any(line.startswith("cudnn-benchmark: no gain") and line.endswith("min left") for line in said)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.1])
+def test_batches_that_come_in_bursts_do_not_look_faster(planted, factor):
+    planted.factors, planted.bursts = {"workers-8": factor}, {"workers-8": 8}
+    result, _ = tuned("workers-8", window_s=0.3)
+    (trial,) = result.trials
+    assert trial.measured.value == pytest.approx(factor, rel=0.02)
 
 
 def test_gains_are_combined_greedily_and_a_family_holds_one_at_most(planted):
@@ -229,10 +244,16 @@ def test_the_number_of_workers_that_keeps_up_is_tried_first(planted, workers, or
 
 def test_probed_savings_decide_the_order_and_certain_losses_are_not_tried(planted):
     planted.predictions = (Prediction("cpu-channels-last", 0.0, 0.9), Prediction("launch-bound", 0.2, 0.4))
-    planted.probed = {"bf16-mixed": (-0.4, -0.2), "channels-last": (0.1, 0.12), "fused-optimizer": (0.2, 0.21)}
-    result, _ = tuned("bf16-mixed", "channels-last", "fused-optimizer", "compile")
+    loss = (-0.4, -0.2)
+    planted.probed = {
+        "bf16-mixed": loss,
+        "16-mixed": loss,
+        "channels-last": (0.1, 0.12),
+        "fused-optimizer": (0.2, 0.21),
+    }
+    result, _ = tuned("precision", "channels-last", "fused-optimizer", "compile")
     compiled = ["compile", "compile-reduce-overhead", "compile-max-autotune"]
-    names = ["fused-optimizer", "channels-last", *compiled, "bf16-mixed"]
+    names = ["fused-optimizer", "channels-last", *compiled, "bf16-mixed", "16-mixed"]
     assert [trial.lever for trial in result.trials] == names, "by saving per time of a trial"
     found = {trial.lever: trial for trial in result.trials}
     assert found["channels-last"].predicted == pytest.approx((0.88, 0.9))
@@ -250,9 +271,11 @@ def test_a_probed_loss_is_tried_on_top_of_another_lever(planted):
     assert outcomes(result)["channels-last"] is Outcome.KEPT
     assert outcomes(result)["bf16-mixed"] is Outcome.NO_GAIN, "with channels last it may have been a gain"
     planted.factors = {}
-    result, _ = tuned("bf16-mixed", "16-mixed", "channels-last")
+    result, _ = tuned("precision", "channels-last")
     assert outcomes(result)["16-mixed"] is Outcome.NO_GAIN, "its range ends close to no change"
     assert outcomes(result)["bf16-mixed"] is Outcome.NOT_TRIED
+    result, _ = tuned("bf16-mixed", "channels-last")
+    assert outcomes(result)["bf16-mixed"] is Outcome.NO_GAIN, "asked for by its name"
 
 
 def test_the_budget_is_kept_and_leaves_time_for_the_last_measurement(planted):

@@ -50,7 +50,7 @@ def test_levers_together_reach_the_running_training(tmp_path):
     levers = ("bf16-mixed", "fused-optimizer", "channels-last", "batch-size-x2", "workers-1")
     _, window = converse(order(Training(Changed("Adam"), Data(), TRAINER), tmp_path, *levers), 2)
     assert isinstance(window, Window)
-    assert window.samples == 16
+    assert (window.samples, window.workers) == (16, 1)
 
 
 def test_a_compiled_module_trains_with_a_data_module(tmp_path, monkeypatch):
