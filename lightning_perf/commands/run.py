@@ -178,9 +178,10 @@ def _report(notes: Sequence[Note], options: argparse.Namespace, code: int) -> No
     elif code:
         print_progress(f"nothing was measured: {ended} before it created a Lightning Trainer")
     else:
+        url = page_url("docs/run.md#loops-without-a-trainer")
         print_progress(
-            f"nothing was measured: {name} created no Lightning Trainer. "
-            f"To measure a loop of your own, use PerfLoop: {page_url('docs/run.md#loops-without-a-trainer')}"
+            f"nothing was measured: {name} created no Lightning Trainer. Use PerfTrainerCallback for a Trainer of "
+            f"transformers, and PerfLoop for a loop of your own: {url}"
         )
 
 

@@ -159,6 +159,7 @@ class Window(Message, frozen=True):
         peak_bytes: The most device memory that the process has held; None if the device does not tell.
         free_bytes: Device memory that is free beyond that; None if the device does not tell.
         workers: Worker processes of the DataLoader, and others that the training has started.
+        longest_s: Wall time of the longest step.
     """
 
     seconds: float
@@ -168,3 +169,4 @@ class Window(Message, frozen=True):
     peak_bytes: int | None = None
     free_bytes: int | None = None
     workers: int = 0
+    longest_s: float = 0.0

@@ -27,6 +27,9 @@ WORKER = "lightning_perf.tune.worker:main"
 FIRST_STEPS = 5
 """Steps before the first timed window: compilation, allocators, the first workers."""
 
+BURST_RATIO = 1.5
+"""If the longest step takes so many times the mean one, batches come in bursts."""
+
 LOOK_S = 0.4
 """Seconds of training that show the time of a step."""
 
@@ -52,6 +55,7 @@ class Runner:
         self.failed = False
         self.last: Window | None = None
         self.start_s = 0.0
+        self._burst = 1
         self._time_left_s = time_left_s
         self._began_s = time.monotonic()
         with trial_errors():
@@ -91,14 +95,20 @@ class Runner:
             window = self.window(steps)
         return window.seconds / window.steps
 
-    def time_a_step_s(self, steps: int, *, by_sample: bool) -> float:
-        """Train a window, and return the time per step or per sample.
+    def warm_up(self, steps: int) -> None:
+        """Train a window that is not timed, and look for bursts in it.
 
-        Worker processes that are too slow deliver their batches at the same time, followed by a wait. So a window has
-        as many batches of each of them.
+        Worker processes that are too slow deliver their batches at the same time, followed by a wait. Then each timed
+        window needs as many batches of each of them.
         """
-        workers = max(self.last.workers, 1) if self.last is not None else 1
-        window = self.window(math.ceil(steps / workers) * workers)
+        workers = self.last.workers if self.last is not None else 0
+        window = self.window(max(1, steps // 2, workers))
+        waits = window.longest_s * window.steps > BURST_RATIO * window.seconds
+        self._burst = max(window.workers, 1) if waits else 1
+
+    def time_a_step_s(self, steps: int, *, by_sample: bool) -> float:
+        """Train a window, and return the time per step or per sample."""
+        window = self.window(math.ceil(steps / self._burst) * self._burst)
         if not by_sample:
             return window.seconds / window.steps
         if not window.samples:
@@ -264,7 +274,7 @@ class Pairs:
         Returns the ratio, the median time of the base, and whether the candidate was given up as far slower.
         """
         for runner in (candidate, base):
-            runner.window(max(1, self.steps // 2))
+            runner.warm_up(self.steps)
         times: dict[Runner, list[float]] = {base: [], candidate: []}
         began_s = time.monotonic()
         for number in rounds:
@@ -299,7 +309,7 @@ class Pairs:
             with closing(start()) as runner:
                 runner.begin()
                 self._choose_windows(runner)
-                runner.window(max(1, self.steps // 2))
+                runner.warm_up(self.steps)
                 return runner, [runner.time_a_step_s(self.steps, by_sample=by_sample) for _ in windows()]
 
         one, before = trained(start_base, lambda: iter(range(self.rounds // 2)))

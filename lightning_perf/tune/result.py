@@ -325,8 +325,8 @@ def _footnotes(result: TuneResult) -> tuple[str, ...]:
         _noise(result.noise),
         (
             "The measured change is that of the time per step (for batch sizes: per sample) against the best "
-            f"setting before, with its 95 % interval. Each side had up to {result.rounds} windows of "
-            f"{result.window_steps} steps."
+            f"setting before, with its 95 % interval. Each side had up to {result.rounds} windows of at "
+            f"least {result.window_steps} steps."
         ),
         (
             "A lever is kept if three pairs of processes agree. If no lever gained anything, the chance to keep any of "

@@ -127,7 +127,7 @@ class Pacer(LightningCallback):
         self._ask = ask
         self._from = 0
         self._until = 0
-        self._began_s = 0.0
+        self._began_s = self._stepped_s = self._longest_s = 0.0
         self._samples: int | None = 0
         self._step = 0
         self._micro_loss: torch.Tensor | None = None
@@ -150,6 +150,8 @@ class Pacer(LightningCallback):
         self._samples = None if self._samples is None or count is None else self._samples + count
         if trainer.global_step > self._step:
             self._step = trainer.global_step
+            before_s, self._stepped_s = self._stepped_s, time.perf_counter()
+            self._longest_s = max(self._longest_s, self._stepped_s - before_s)
             if self._micro_loss is not None:
                 # Lightning has divided them by the micro-batches of a step.
                 self._losses.append(self._micro_loss * (trainer.accumulate_grad_batches / self._micro_batches))
@@ -161,7 +163,9 @@ class Pacer(LightningCallback):
         losses = tuple(float(value) for value in self._losses)
         memory = _device_memory(trainer.strategy.root_device)
         workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
-        window = Window(seconds, trainer.global_step - self._from, self._samples, losses, *memory, len(workers))
+        window = Window(
+            seconds, trainer.global_step - self._from, self._samples, losses, *memory, len(workers), self._longest_s
+        )
         _signal(workers, signal.SIGSTOP)
         try:
             order = self._ask(window)
@@ -177,7 +181,8 @@ class Pacer(LightningCallback):
         self._until = self._from + order.steps
         self._samples = 0
         self._losses = []
-        self._began_s = time.perf_counter()
+        self._longest_s = 0.0
+        self._began_s = self._stepped_s = time.perf_counter()
 
 
 def _finish(device: torch.device) -> None:

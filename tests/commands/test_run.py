@@ -249,6 +249,7 @@ def test_a_script_without_a_trainer_is_pointed_to_the_loop(place: Place) -> None
     done = place.run(place.write("plain.py", "print('hello')"))
     assert done.stdout == "hello\n"
     assert done.stderr.startswith("lightning-perf: nothing was measured: plain.py created no Lightning Trainer. ")
+    assert "PerfTrainerCallback" in done.stderr
     assert "PerfLoop" in done.stderr
 
 

@@ -126,8 +126,9 @@ def planted(monkeypatch):
                 raise WorkerTimeoutError("it was stopped")
             plan.clock_s += seconds
             peak = None if plan.free_bytes is None else 1000
-            workers = burst if burst > 1 else 0
-            return Window(seconds, self.steps, samples, (loss,) * self.steps, peak, plan.free_bytes, workers)
+            workers, longest_s = (burst, seconds / (waits or self.steps)) if burst > 1 else (0, seconds / self.steps)
+            losses = (loss,) * self.steps
+            return Window(seconds, self.steps, samples, losses, peak, plan.free_bytes, workers, longest_s)
 
         def close(self):
             plan.alive -= 1

@@ -51,6 +51,7 @@ def test_levers_together_reach_the_running_training(tmp_path):
     _, window = converse(order(Training(Changed("Adam"), Data(), TRAINER), tmp_path, *levers), 2)
     assert isinstance(window, Window)
     assert (window.samples, window.workers) == (16, 1)
+    assert window.seconds / 2 <= window.longest_s <= window.seconds
 
 
 def test_a_compiled_module_trains_with_a_data_module(tmp_path, monkeypatch):

@@ -175,7 +175,7 @@ def _run_over(arm: str, attempt: int, run_folder: Path, code: int, seconds: floa
     try:
         records = find_records(run_folder)
     except CompareError:
-        return failed(f"it left no run record (add PerfCallback to its Trainer), see {log}")
+        return failed(f"it left no run record (add PerfCallback or PerfTrainerCallback to its Trainer), see {log}")
     for record in records:
         if record.outcome is not Outcome.FINISHED:
             return failed(f"its training was {record.outcome.value}, see {log}")
