@@ -214,8 +214,9 @@ WITHOUT_SCALER_READS = (
 )
 WITHOUT_SCALER = ' Or train in Trainer(precision="bf16-mixed"), which needs no loss scale. This rounds more.'
 PROGRESS_BAR = (
-    "Refresh the progress bar less often, since it reads every value that is logged with prog_bar=True: "
-    "Trainer(callbacks=[TQDMProgressBar(refresh_rate=50)]). In your own callbacks read values every log_every_n_steps."
+    'Log values for the progress bar by epoch: self.log("loss", loss, prog_bar=True, on_step=False, on_epoch=True). '
+    "Otherwise Lightning reads each value with prog_bar=True in every step, also without a bar. In your own callbacks "
+    "read values every log_every_n_steps."
 )
 
 

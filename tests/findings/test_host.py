@@ -1,8 +1,11 @@
 """Devices that wait for the host, on recordings with known times."""
 
 import inspect
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from lightning_perf import PerfCallback
@@ -13,6 +16,7 @@ from lightning_perf.findings.kernels import cudnn_benchmark
 from lightning_perf.findings.memory import memory_spare
 from lightning_perf.run_files.probe import Probe, ProbedChange
 from lightning_perf.trace.description import LOOP_KEY
+from tests.callbacks.training import loader, make_module, make_trainer
 from tests.findings.recordings import A100, BF16_GEMM, STEP_US, Rule, analysis, finding_of, saving_of, training
 from tests.support.trace_builder import TraceBuilder
 
@@ -185,10 +189,39 @@ def test_what_the_progress_bar_reads_is_told_from_what_the_model_reads() -> None
     assert "while a checkpoint is saved" in between.evidence[0]
     finding = finding_of(sync_points, waiting(400, 200).annotation("perf::forward", 0, 50))
     assert "in a callback, a logger or the progress bar" in finding.evidence[0]
-    assert "refresh_rate" in finding.action
+    assert 'self.log("loss", loss, prog_bar=True, on_step=False, on_epoch=True)' in finding.action
     # Of a recording that others made nobody knows what runs between phases.
     foreign = finding_of(sync_points, waiting(400, 200))
     assert "progress bar" not in f"{foreign.evidence[0]}{foreign.action}"
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
+@pytest.mark.parametrize(
+    ("options", "reads"),
+    [
+        ({}, False),
+        ({"prog_bar": True}, True),
+        ({"prog_bar": True, "on_step": False, "on_epoch": True}, False),
+    ],
+)
+def test_lightning_reads_a_value_of_the_progress_bar_in_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool], reads: bool
+) -> None:
+    """The fact behind the advice. There is no bar here."""
+    counted, item = [0], torch.Tensor.item
+
+    def count(self: torch.Tensor) -> Any:
+        counted[0] += 1
+        return item(self)
+
+    def step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = self.layer(batch[0]).sum()
+        self.log("loss", loss, **options)
+        return loss
+
+    monkeypatch.setattr(torch.Tensor, "item", count)
+    make_trainer(tmp_path, None).fit(make_module(training_step=step), loader(20))
+    assert (counted[0] >= 20) is reads
 
 
 UNSCALED = "aten::_amp_foreach_non_finite_check_and_unscale_"
