@@ -286,7 +286,7 @@ def _run(step: Step, work: Path, log: Path, limit_s: float) -> tuple[int | None,
         file.flush()
         began = file.tell()
         try:
-            # Into the log itself, which keeps what there is when all of this is killed.
+            # Straight into the log: it is kept even if all of this is killed.
             code = run_command(command, folder=str(ROOT), environment=environment, log=file, stop=stop)
         except StoppedError:
             code = None

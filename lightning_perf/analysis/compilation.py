@@ -382,7 +382,7 @@ def summarize_compilations(
         steps=steps,
         compilations=sum(frame.compilations for frame in frames),
         time_ns=_time(compilations),
-        backend_ns=_sum(each.backend_ns for each in compilations),
+        backend_ns=_backend_ns(compilations),
         before_ns=_during(compilations, "before training"),
         first_step_ns=_during(compilations, "first step"),
         step_ns=_during(compilations, "step"),
@@ -417,7 +417,7 @@ def _frame(key: _Key, own: Sequence[Compilation], calls: CompiledCalls) -> Compi
         module=next((each.module for each in own if each.module), ""),
         compilations=sum(each.compiled for each in versions),
         time_ns=_time(own),
-        backend_ns=_sum(each.backend_ns for each in own),
+        backend_ns=_backend_ns(own),
         recompile_ns=_time(each for each in own if each.compile_id in again),
         recompilations=_recompilations(own),
         breaks=sum(len(each.breaks) for each in own),
@@ -504,6 +504,14 @@ def _during(compilations: Iterable[Compilation], moment: Moment) -> int:
 
 def _time(compilations: Iterable[Compilation]) -> int:
     return sum(each.time_ns for each in compilations)
+
+
+def _backend_ns(compilations: Sequence[Compilation]) -> int | None:
+    """Return the time in the backend. torch reports none for a backward graph, which only the backend compiles."""
+    known = _sum(each.backend_ns for each in compilations)
+    if known is None:
+        return None
+    return known + _time(each for each in compilations if each.kind == "backward" and each.backend_ns is None)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

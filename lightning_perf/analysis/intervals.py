@@ -348,10 +348,10 @@ def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
 
 
 def in_averaged_host_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
-    """Return whether the host was in a step that averages are over, at each instant of what it did.
+    """Return whether each instant on the host lies in its own mark of a step that averages are over.
 
-    The host runs ahead of the device. What it issues for a step lies in its own mark of the step, which may have ended
-    when the step's time, that of its device work, begins.
+    The host runs ahead of the device. It may have issued all work of a step when the step's time begins, which is that
+    of its device work.
     """
     averaged = averaged_steps(trace)
     return _within(trace.steps.host_start_ns[averaged], trace.steps.host_end_ns[averaged], time_ns)

@@ -38,6 +38,7 @@ from lightning_perf.analysis.ranks.distributed import LinkUse
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
+from lightning_perf.analysis.steps.step_times import UsualStep
 from lightning_perf.run_files.fit.memory_growth import WorkerGrowth
 from lightning_perf.run_files.probe import Probe
 from lightning_perf.trace.description import Metadata, Problems
@@ -107,6 +108,7 @@ class RankAnalysis(Struct, frozen=True):
         recompute: The forward work that gradient checkpointing repeats; ``None`` without any.
         compiled_calls: Calls of code by ``torch.compile``; ``None`` without any.
         anomaly_checks: The checks of ``torch.autograd.detect_anomaly``; ``None`` without any.
+        usual: The run's usual step, if the recorded ones of a training on a device are notably slower; else ``None``.
     """
 
     rank: int | None
@@ -149,6 +151,7 @@ class RankAnalysis(Struct, frozen=True):
     recompute: Recompute | None = None
     compiled_calls: CompiledCalls | None = None
     anomaly_checks: AnomalyChecks | None = None
+    usual: UsualStep | None = None
     link: LinkUse | None = None
 
 

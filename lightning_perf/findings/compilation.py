@@ -8,6 +8,7 @@ from pathlib import PurePath
 from lightning_perf.analysis.compilation import BreakPlace, CompiledFrame, CompileReport, Recompilations
 from lightning_perf.findings.finding import Problem, SavingRange, compile_rule
 from lightning_perf.findings.fit import of_fit
+from lightning_perf.run_files.fit.compilations import WRAPPER
 from lightning_perf.units import counted, format_count, format_duration
 
 NAMED = 3
@@ -20,7 +21,12 @@ def line_name(file: str, line: int) -> str:
 
 
 def frame_name(frame: CompiledFrame) -> str:
-    """Return a function with its place: ``forward (model.py:16)``. A later part is ``forward after model.py:20``."""
+    """Return a function with its place: ``forward (model.py:16)``. A later part is ``forward after model.py:20``.
+
+    The place of a module of torch's own classes is the module: ``forward of layers.0 (TransformerEncoderLayer)``.
+    """
+    if frame.module and PurePath(frame.file).parts[-2:] == WRAPPER:
+        return f"forward of {frame.module}"
     name = frame.function or "a function"
     if frame.resumed_at is not None:
         return f"{name} after {line_name(frame.file, frame.resumed_at)}"
@@ -60,7 +66,10 @@ def compile_cost(report: CompileReport) -> Problem | None:
     backend = ""
     if report.backend_ns is not None:
         backend = f"The backend takes {format_duration(report.backend_ns)} of the time. "
-    evidence.append(f"{backend}The longest is {frame_name(longest)} with {format_duration(longest.time_ns)}.")
+    if len(report.frames) > 1:
+        evidence.append(f"{backend}The longest is {frame_name(longest)} with {format_duration(longest.time_ns)}.")
+    else:
+        evidence.append(f"{backend}The function is {frame_name(longest)}.")
     if report.cache_hits or report.cache_misses:
         hits, misses = report.cache_hits or 0, report.cache_misses or 0
         evidence.append(f"{format_count(hits)} of {counted(hits + misses, 'graph')} came from Inductor's cache.")

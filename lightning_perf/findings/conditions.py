@@ -287,7 +287,31 @@ def throttled(gpus: Sequence[GpuHealth]) -> Problem | None:
 _BESIDE = (("clock_mhz", "MHz under load"), ("temperature_c", "°C at most"), ("power_w", "W under load"))
 
 
+def _others_on_gpu(gpus: Sequence[GpuHealth]) -> str:
+    """Return a clause about other programs on the GPU with most of them; empty if none were seen."""
+    gpu = max(gpus, key=lambda gpu: gpu.other_processes or 0, default=None)
+    if gpu is None or not gpu.other_processes:
+        return ""
+    were = "was" if gpu.other_processes == 1 else "were"
+    return f"{counted(gpu.other_processes, 'other process', 'other processes')} {were} on the GPU of rank {gpu.rank}"
+
+
+def shared_gpu_notes(gpus: Sequence[GpuHealth]) -> list[str]:
+    """Return a sentence about GPUs that other programs used as well; none without them."""
+    others = _others_on_gpu(gpus)
+    effect = "If they computed during the recording, kernels took longer, and some gaps between kernels are theirs"
+    return [f"{others}. {effect}."] if others else []
+
+
 def with_gpu_health(finding: Finding, gpus: Sequence[GpuHealth]) -> Finding:
+    """Add facts about GPUs over the fit to the evidence: other programs to stalls, and the health to a straggler."""
+    if finding.kind == "queued-stalls":
+        others = _others_on_gpu([gpu for gpu in gpus if gpu.rank == (finding.rank or 0)])
+        return replace(finding, evidence=(*finding.evidence, f"{others} during the training.")) if others else finding
+    return _with_health_of_straggler(finding, gpus)
+
+
+def _with_health_of_straggler(finding: Finding, gpus: Sequence[GpuHealth]) -> Finding:
     """Add the health of a straggler's GPU over the fit to its evidence, next to that of the others.
 
     Figures that are not known of both sides are left out. They do not say that the GPU is the cause.

@@ -168,7 +168,7 @@ def make_finding(
     saving = problem.saving
     if saving is None or whole_ns is None:
         return found
-    limits = [limit for limit in (whole_ns, most_ns) if limit]
+    limits = [limit for limit in (whole_ns or None, most_ns) if limit is not None]
     low, high = (min(saving, *limits) if limits else saving for saving in sorted(saving.ns))
     return replace(
         found,
@@ -226,12 +226,13 @@ class Rules(Generic[P]):
         self._per = per
 
     def __call__(
-        self, rule_id: str, *, part: Callable[..., float] | None = None
+        self, rule_id: str, *, part: Callable[..., float | None] | None = None
     ) -> Callable[[Callable[P, Problem | None]], Callable[P, Finding | None]]:
         """Return the decorator of the rule with this ID.
 
         Args:
-            part: Returns the time that the saving is taken from, in nanoseconds. It limits the saving.
+            part: Returns the time that the saving is taken from, in nanoseconds; None if it is unknown. It limits the
+                saving.
         """
 
         def register(judge: Callable[P, Problem | None]) -> Callable[P, Finding | None]:
@@ -262,7 +263,12 @@ def _of_straggler(distributed: Distributed) -> tuple[float | None, int | None]:
     return next((share.step_ns for share in distributed.ranks if share.rank == rank), None), rank
 
 
-rule: Rules[[RankAnalysis]] = Rules(lambda analysis: (analysis.breakdown.wall.mean_ns or 0.0, analysis.rank))
+def saving_whole_ns(analysis: RankAnalysis) -> float:
+    """Return the step time that savings are shares of: that of the run if recorded steps are notably slower."""
+    return analysis.usual.step_ns if analysis.usual is not None else analysis.breakdown.wall.mean_ns or 0.0
+
+
+rule: Rules[[RankAnalysis]] = Rules(lambda analysis: (saving_whole_ns(analysis), analysis.rank))
 """Rules about one rank of a recording."""
 
 run_rule: Rules[[Distributed]] = Rules(_of_straggler)

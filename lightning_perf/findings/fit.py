@@ -205,8 +205,15 @@ def long_validation(fit: FitTime) -> Problem | None:
     ]
     action = _validate_less(fit, runs)
     if fetch_ns >= WAITING_SHARE * validation.time_ns:
-        evidence.append("Validation mostly waits for its batches.")
-        action = f"Load the validation set in worker processes: DataLoader(…, num_workers=4). {action}"
+        workers = max((start.workers for start in fit.starts if start.stage == "validation"), default=0)
+        made = f", which {counted(workers, 'worker process', 'worker processes')} {'make' if workers > 1 else 'makes'}"
+        evidence.append(f"Validation mostly waits for its batches{made if workers else ''}.")
+        faster = (
+            f"Make its batches cheaper, or raise num_workers of its loader from {workers} if cores are free."
+            if workers
+            else "Load the validation set in worker processes: DataLoader(…, num_workers=4)."
+        )
+        action = f"{faster} {action}"
     return Problem(
         f"Long validation: it takes {of_fit(validation.time_ns, fit.wall_ns)}",
         evidence,
@@ -397,7 +404,7 @@ def _first_step_reason(fit: FitTime, top: str) -> tuple[str, str]:
     if top == "fetch":
         return (
             "The first batch is loaded in it.",
-            "Make the first sample cheaper: move one-time work of the data set into setup, or start workers earlier.",
+            "Make the first sample cheaper: move one-time work of the data set into setup.",
         )
     if facts.device == "cuda" and facts.cudnn_benchmark:
         return (

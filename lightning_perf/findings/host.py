@@ -17,6 +17,7 @@ from lightning_perf.findings.finding import (
     Problem,
     SavingRange,
     rule,
+    saving_whole_ns,
 )
 from lightning_perf.findings.kernels import device_in_use, has_bf16, is_benchmarking
 from lightning_perf.findings.savings import (
@@ -27,7 +28,10 @@ from lightning_perf.findings.savings import (
     choose_graph_saving,
     compile_obstacle,
     each,
+    idle_saving_ns,
+    in_idle_time,
     step_ns,
+    usual_idle,
     whole,
     worth_it,
 )
@@ -38,7 +42,7 @@ GRAPHS_SAVE = 0.9
 """Shares of the wait that are saved: fusing keeps most launches, and a replayed graph keeps one of hundreds."""
 
 
-@rule("launch-bound")
+@rule("launch-bound", part=in_idle_time)
 def launch_bound(analysis: RankAnalysis) -> Problem | None:
     """Find steps in which the device has an empty queue because the host is still issuing operators.
 
@@ -71,6 +75,7 @@ def launch_bound(analysis: RankAnalysis) -> Problem | None:
                 f"{format_duration(operator_ns)} for operators and "
                 f"{format_duration(bound.python_ns / steps)} for {between}."
             ),
+            usual_idle(analysis),
             compile_obstacle(analysis),
         ),
         _launch_fix(analysis, saving.basis),
@@ -87,7 +92,7 @@ def _launch_saving(analysis: RankAnalysis, waiting_ns: float | None) -> SavingRa
         return NO_SAVING if waiting_ns is None else SavingRange((0.0, GRAPHS_SAVE * waiting_ns), model, "general")
     return choose_graph_saving(
         analysis,
-        None if waiting_ns is None else (FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns),
+        None if waiting_ns is None else idle_saving_ns(analysis, FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns),
         "Fusing operators saves about a third of that wait, CUDA graphs nearly all of it.",
     )
 
@@ -143,8 +148,7 @@ def small_kernels(analysis: RankAnalysis) -> Problem | None:
         return None  # a truncated file, or the host is the reason: see `launch-bound`
     short = launches.short_kernels / launches.kernels
     steps = max(launches.steps, 1)
-    idle_ns = next((row.total_ns for row in idle.classes if row.name == "kernel_gap"), 0) / steps
-    gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
+    gap_ns = min(idle.short_gap_ns or 0, MAX_GAP_NS * launches.kernels) / steps
     kernel_ns = launches.short_kernel_ns / steps
     replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
     if replayed and compile_obstacle(analysis):
@@ -195,8 +199,12 @@ WAITING_CODE = {
 }
 """The code that makes an operator wait."""
 
-BETWEEN = "in a callback, a logger or the progress bar"
-"""The place of the Trainer if a recording of `PerfCallback` names no phase."""
+BETWEEN = "in a callback, a logger or for the progress bar"
+BETWEEN_WITHOUT_BAR = "in a callback or a logger"
+"""Places in the Trainer if a recording of `PerfCallback` names no phase."""
+
+NAMED_VALUES = 3
+"""Values for the progress bar that are named."""
 
 SCALER = "GradScaler, which reads whether gradients overflowed"
 """The source of a wait that is no code of the user."""
@@ -213,14 +221,14 @@ WITHOUT_SCALER_READS = (
     "gradient_clip_val."
 )
 WITHOUT_SCALER = ' Or train in Trainer(precision="bf16-mixed"), which needs no loss scale. This rounds more.'
+IN_CALLBACKS = "In your own callbacks read values every log_every_n_steps."
 PROGRESS_BAR = (
-    'Log values for the progress bar by epoch: self.log("loss", loss, prog_bar=True, on_step=False, on_epoch=True). '
-    "Otherwise Lightning reads each value with prog_bar=True in every step, also without a bar. In your own callbacks "
-    "read values every log_every_n_steps."
+    "Log without prog_bar=True: Lightning reads such a value after each batch, even without a bar and at any refresh "
+    f"rate. With on_step=False and on_epoch=True, the bar shows it once per epoch. {IN_CALLBACKS}"
 )
 
 
-@rule("sync-points")
+@rule("sync-points", part=in_idle_time)
 def sync_points(analysis: RankAnalysis) -> Problem | None:
     """Find waits for the device that cost step time.
 
@@ -234,7 +242,7 @@ def sync_points(analysis: RankAnalysis) -> Problem | None:
     points = [point for point in syncs.points if not is_benchmarking(point)]
     total_ns = sum(point.regained_ns for point in points)
     points = [point for point in points if point.regained_ns > MIN_SYNC_SHARE * total_ns]
-    own = analysis.phases.source == "own"
+    between = _between(analysis)
     steps = max(syncs.steps, 1)
     regained_ns = sum(point.regained_ns for point in points) / steps
     sure_ns = sum(min(point.regained_ns, point.drained_ns) for point in points) / steps
@@ -242,10 +250,10 @@ def sync_points(analysis: RankAnalysis) -> Problem | None:
     times = "once" if calls == "1" else f"{calls} times"
     return Problem(
         f"Sync points: {times} {each(analysis)} the host waits for the device, and the device then runs dry",
-        [_sync_evidence(point, steps, each(analysis), own) for point in points][:3],
+        [*[_sync_evidence(point, steps, each(analysis), between) for point in points][:3], usual_idle(analysis)],
         _sync_fix(points, analysis),
         SavingRange(
-            (sure_ns / 2, regained_ns),
+            idle_saving_ns(analysis, sure_ns / 2, regained_ns),
             "Without the wait the host is ahead by as much, and the device runs dry for that much less.",
         ),
     )
@@ -266,7 +274,23 @@ def _sync_fix(points: Sequence[SyncPoint], analysis: RankAnalysis) -> str:
     if scaler_ns > max(between_ns, other_ns):
         return WITHOUT_SCALER_READS + (WITHOUT_SCALER if has_bf16(device_in_use(analysis)) else "")
     function = next((point.function for point in users if point.function), None)
-    return _with_function(analysis, function, PROGRESS_BAR if between_ns > other_ns else KEEP_ON_DEVICE)
+    between = IN_CALLBACKS if _bar_values(analysis) == () else PROGRESS_BAR
+    return _with_function(analysis, function, between if between_ns > other_ns else KEEP_ON_DEVICE)
+
+
+def _bar_values(analysis: RankAnalysis) -> tuple[str, ...] | None:
+    """Return the values that are logged in each step for the progress bar; None if they are unknown."""
+    return analysis.metadata.loop.bar_values if analysis.metadata.loop is not None else None
+
+
+def _between(analysis: RankAnalysis) -> str:
+    """Return the place in the Trainer of a wait in no phase; empty for a recording of another recorder."""
+    if analysis.phases.source != "own":
+        return ""
+    values = _bar_values(analysis)
+    if not values:
+        return BETWEEN if values is None else BETWEEN_WITHOUT_BAR
+    return f"in Lightning, which reads {', '.join(values[:NAMED_VALUES])} for the progress bar"
 
 
 def _with_function(analysis: RankAnalysis, function: str | None, action: str) -> str:
@@ -276,10 +300,10 @@ def _with_function(analysis: RankAnalysis, function: str | None, action: str) ->
     return action if analysis.metadata.with_stack else f"{action} {RECORD_STACKS}"
 
 
-def _sync_evidence(point: SyncPoint, steps: int, each: str, own: bool) -> str:
+def _sync_evidence(point: SyncPoint, steps: int, each: str, between: str) -> str:
     source = SCALER if point.by_scaler else WAITING_CODE.get(point.operator, point.operator or "")
     where = f"{point.operator} ({source})" if point.operator and source != point.operator else source
-    place = PLACES.get(point.phase, BETWEEN if own else "")
+    place = PLACES.get(point.phase, between)
     if point.function and not point.by_scaler:
         place = f"{place} in {function_text(point.function)}".strip()
     return (
@@ -308,7 +332,7 @@ def _less_between_batches(analysis: RankAnalysis) -> str:
     )
 
 
-@rule("host-work")
+@rule("host-work", part=in_idle_time)
 def host_work(analysis: RankAnalysis) -> Problem | None:
     """Find steps in which the device idles while the host runs nothing but Python.
 
@@ -336,12 +360,17 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
         # and after the training.
         return None
     return Problem(
-        f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of the step",
-        f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
-        "runtime calls.",
+        f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of {whole(analysis)}",
+        (
+            (
+                f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
+                "runtime calls."
+            ),
+            usual_idle(analysis),
+        ),
         _with_function(analysis, longest.function if longest else None, _less_between_batches(analysis)),
         SavingRange(
-            (spent_ns / 2, 0.9 * spent_ns),
+            idle_saving_ns(analysis, spent_ns / 2, 0.9 * spent_ns),
             "Done every tenth step, the work costs a tenth. Half of it may have to stay.",
         ),
         changes=SKIPPED_WORK,
@@ -351,7 +380,7 @@ def host_work(analysis: RankAnalysis) -> Problem | None:
 MIN_STALLED_SHARE = 0.05
 
 
-@rule("queued-stalls")
+@rule("queued-stalls", part=in_idle_time)
 def queued_stalls(analysis: RankAnalysis) -> Problem | None:
     """Find long gaps in which the device idles although work was launched already.
 
@@ -363,7 +392,7 @@ def queued_stalls(analysis: RankAnalysis) -> Problem | None:
         return None
     steps = max(idle.steps, 1)
     stalled_ns = idle.stalled_ns / steps
-    if not step_ns(analysis) or stalled_ns < MIN_STALLED_SHARE * step_ns(analysis):
+    if not step_ns(analysis) or stalled_ns < MIN_STALLED_SHARE * saving_whole_ns(analysis):
         return None
     gaps = idle.stalls / steps
     evidence = [

@@ -16,6 +16,7 @@ from lightning_perf.findings.savings import (
     compile_obstacle,
     device_saving_ns,
     each,
+    idle_saving_ns,
     in_phases,
     processor_of,
     step_ns,
@@ -232,7 +233,7 @@ def autocast_tax(analysis: RankAnalysis) -> Problem | None:
 def channels_last(analysis: RankAnalysis) -> Problem | None:
     """Find kernels that only convert between channels first and channels last."""
     on_tensor_cores = analysis.arithmetic.tensor_core_share if analysis.arithmetic is not None else None
-    # Without Tensor Cores, cuDNN converts even what is in channels last: its FP32 kernels work in channels first.
+    # Without Tensor Cores, cuDNN converts channels last as well: its FP32 kernels work in channels first.
     if analysis.kernels is None or not on_tensor_cores:
         return None
     rows = [row for row in analysis.kernels.rows if changes_layout(row.name)]
@@ -328,7 +329,7 @@ def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Problem | N
     saving = choose_saving(
         analysis,
         "fused-optimizer",
-        (shrinks_ns * (1 - most), shrinks_ns * (1 - least)),
+        idle_saving_ns(analysis, shrinks_ns * (1 - most), shrinks_ns * (1 - least)),
         f"{round(100 * least)} to {round(100 * most)} % of the phase remains, plus the work of the device.",
     )
     how = "in a loop over parameters" if optimizer.implementation == "loop" else "in groups of parameters (foreach)"

@@ -16,6 +16,7 @@ from lightning_perf.findings.savings import (
     batch_can_grow,
     batch_doubt,
     each,
+    idle_saving_ns,
     processor_of,
     share_of_step,
     whole,
@@ -63,7 +64,7 @@ def allocator(analysis: RankAnalysis) -> Problem | None:
         ),
         f"{UNCACHED_FIX} {fix}" if uncached else fix,
         SavingRange(
-            (spent_ns / 2, spent_ns),
+            idle_saving_ns(analysis, spent_ns / 2, spent_ns),
             "These calls end once memory has settled. Half of them stay if shapes keep changing.",
         ),
     )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lightning_perf.analysis.host.launches import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import NO_SAVING, SavingRange, is_worth_it
+from lightning_perf.findings.finding import NO_SAVING, SavingRange, is_worth_it, saving_whole_ns
 from lightning_perf.run_files.probe import ProbedChange
 from lightning_perf.trace.description import DataLoading, Processor
 from lightning_perf.units import format_duration, format_share
@@ -58,9 +58,14 @@ def step_ns(analysis: RankAnalysis) -> float:
     return analysis.breakdown.wall.mean_ns or 0.0
 
 
-def in_phases(*names: str) -> Callable[[RankAnalysis], float]:
+def in_phases(*names: str) -> Callable[[RankAnalysis], float | None]:
     """Return a function for the mean time of some phases of a step, in nanoseconds: the part of a rule's saving."""
-    return lambda analysis: sum(analysis.phases.phase(name).mean_ns for name in names)
+    return lambda analysis: sum(analysis.phases.phase(name).mean_ns for name in names) or None
+
+
+def in_idle_time(analysis: RankAnalysis) -> float | None:
+    """Return the idle time of the device in a usual step, as the part of a rule's saving; None if it is unknown."""
+    return analysis.usual.idle_ns if analysis.usual is not None else None
 
 
 def loader_of(analysis: RankAnalysis) -> DataLoading:
@@ -81,7 +86,33 @@ def share_of_step(time_ns: float, analysis: RankAnalysis) -> str:
 
 def worth_it(saving_ns: float, analysis: RankAnalysis) -> bool:
     """Return whether a saving per step is large enough to report."""
-    return is_worth_it(saving_ns, step_ns(analysis))
+    return is_worth_it(saving_ns, saving_whole_ns(analysis))
+
+
+def idle_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) -> tuple[float, float]:
+    """Return the least and most idle time saved in a usual step, from those in the recorded steps.
+
+    At least as large a part of the idle time is saved, and at most all of it. A saving that is too small for a recorded
+    step counts as 0, since hosts are slower in these.
+    """
+    usual = analysis.usual
+    if usual is None:
+        return least_ns, most_ns
+    if not is_worth_it(most_ns, step_ns(analysis)):
+        return NO_SAVING.ns
+    part = min(1.0, usual.idle_ns / usual.recorded_idle_ns) if usual.recorded_idle_ns > 0 else 0.0
+    return least_ns * part, min(most_ns, usual.idle_ns)
+
+
+def usual_idle(analysis: RankAnalysis) -> str:
+    """Return a sentence about the idle time of the device in a usual step; empty if recorded steps are like it."""
+    usual = analysis.usual
+    if usual is None:
+        return ""
+    return (
+        f"Without the profiler a step takes {format_duration(usual.step_ns)}, and the device idles for "
+        f"{format_duration(usual.idle_ns)} of it in all."
+    )
 
 
 def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) -> tuple[float, float]:
@@ -180,6 +211,8 @@ def choose_graph_saving(analysis: RankAnalysis, general_ns: tuple[float, float] 
 
 def whole(analysis: RankAnalysis) -> str:
     """Return the name of the whole that shares are parts of: the step, or a recording without marked steps."""
+    if analysis.usual is not None:
+        return "the recorded step"
     return "the step" if analysis.breakdown.marked else "the recording"
 
 

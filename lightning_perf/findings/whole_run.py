@@ -17,7 +17,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth
-from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
+from lightning_perf.analysis.steps.step_times import HICCUPS, LEAST_USUAL_STEPS, NOTABLE, StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.conditions import (
     BUSY_WAIT,
@@ -48,6 +48,7 @@ from lightning_perf.findings.finding import (
 from lightning_perf.findings.fit import is_compilation
 from lightning_perf.findings.loading import MIN_WAIT_SHARE, waits_for_input, workers_wait
 from lightning_perf.findings.ranks import SHARED_WAITS
+from lightning_perf.findings.savings import loader_of, step_ns
 from lightning_perf.findings.steps import one_per_cause, without_collections, without_parts_of_fit
 from lightning_perf.findings.worker_time import explain_workers
 from lightning_perf.run_files.fit.account import Group
@@ -114,9 +115,6 @@ def find_in_fit(
     return tuple(sorted(findings, key=by_saving))
 
 
-NOTABLE = 1.2
-"""Ratio of recorded steps to the run's median step from which the recording shows an unusual stretch."""
-
 UNLIKE = 2.0
 """Ratio from which shares of the recorded steps do not apply to the run's usual step."""
 
@@ -134,9 +132,6 @@ PROBED = frozenset(
     {"cpu-bf16", "cpu-channels-last", "cpu-overhead", "cpu-threads", "launch-bound", "unfused-optimizer"}
 )
 """Rules with savings that a probe measures. It alternates between settings, so other load hits all of them alike."""
-
-LEAST_RUN_STEPS = 5
-"""Steps outside of the recording that are needed to contradict it."""
 
 LEAST_STRETCH_STEPS = 10
 """Steps of a run that are needed to know its usual step."""
@@ -275,6 +270,9 @@ def check_findings(
         missed = _missed_waits(ranks, usable, run_rank)
         if missed is not None:
             findings.append(missed)
+        elif lead is not None and _same_rank(lead.rank, run_rank, ranks):
+            waits = _RunWaits.of(lead, usable)
+            notes += [waits.at_starts] if waits.only_at_starts else []
     if usable is not None:
         findings = one_per_cause([*findings, *log_rule.find(usable, lead, fit)], usable, lead, fit_findings)
     findings = without_parts_of_fit(without_collections(findings, fit, fit_findings), fit, fit_findings)
@@ -287,7 +285,7 @@ def check_findings(
 
 
 def _usable(run: StepTimes | None) -> StepTimes | None:
-    return run if run is not None and not run.only_profiled and run.steps >= LEAST_RUN_STEPS else None
+    return run if run is not None and not run.only_profiled and run.steps >= LEAST_USUAL_STEPS else None
 
 
 def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding:
@@ -297,8 +295,10 @@ def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding
     processor = analysis.metadata.processor if analysis is not None else None
     if processor is None or not is_busy(processor):
         return finding
-    if workers_wait(processor) and analysis is not None and explain_workers(analysis.worker, 0.0) is not None:
-        return finding  # the time for which they wait for the training is measured
+    worker = analysis.worker if analysis is not None else None
+    waits_for_cores = worker is not None and (worker.core_wait or 0.0) >= BUSY_WAIT
+    if workers_wait(processor) and explain_workers(worker, 0.0) is not None and not waits_for_cores:
+        return finding  # the time for which they wait for the training is measured, and short
     warning = (
         "The machine was busy, so workers also wait for the training. Measure them: lightning-perf data PKG:NAME."
         if workers_wait(processor)
@@ -322,7 +322,7 @@ def _judge(
     if finding.kind == "cpu-pauses" and (reason := _not_of_training(finding, analysis, run, fit)):
         return HeldBack(finding, reason)
     if finding.kind in SHARES and run is not None:
-        return _of_usual_step(finding, run)
+        return _of_usual_step(finding, analysis, run)
     if finding.saving_high_ms is None or finding.kind in SURE_ON_BUSY_MACHINES:
         return finding
     if finding.kind == "input-bound" and run is not None:
@@ -388,12 +388,12 @@ def _without_core(finding: Finding, analysis: RankAnalysis) -> str:
     )
 
 
-def _of_usual_step(finding: Finding, run: StepTimes) -> Finding:
+def _of_usual_step(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding:
     """Return a finding with the same shares of the run's median step: recorded steps may take several times as long."""
-    if finding.saving_low_ms is None or finding.saving_high_ms is None or not finding.step_ms:
+    if finding.saving_low_ms is None or finding.saving_high_ms is None or not step_ns(analysis):
         return finding
     step_ms = run.p50_ns / 1e6
-    factor = step_ms / finding.step_ms
+    factor = run.p50_ns / step_ns(analysis)
     low_ms, high_ms = factor * finding.saving_low_ms, factor * finding.saving_high_ms
     return replace(finding, saving_low_ms=low_ms, saving_high_ms=high_ms, step_ms=step_ms)
 
@@ -403,6 +403,8 @@ def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding 
     waits = _RunWaits.of(analysis, run)
     recorded = analysis.breakdown.category("input").share or 0.0
     hiccup = _hiccup(finding, analysis)
+    if waits.only_at_starts:
+        return waits.at_starts
     if waits.steady < MIN_WAIT_SHARE:
         if waits.share >= MIN_WAIT_SHARE:
             return f"{waits.text}, but {waits.without}: an outlier."
@@ -433,12 +435,14 @@ class _RunWaits(NamedTuple):
         share: Their share of the steps' time.
         steady: The same without the longest waits.
         few: Whether most of the waiting is in the longest waits, so that the mean step is not the usual one.
+        after_starts: The share without the longest waits at the starts of epochs.
     """
 
     run: StepTimes
     share: float
     steady: float
     few: bool
+    after_starts: float
 
     @classmethod
     def of(cls, analysis: RankAnalysis, run: StepTimes) -> _RunWaits:
@@ -447,15 +451,30 @@ class _RunWaits(NamedTuple):
             waited_ns = (analysis.breakdown.category("input").mean_ns or 0.0) * max(loading.steps, 1)
             exposed = min(1.0, waited_ns / loading.fetch_ns)
         share, steady = run.data_wait_share, run.data_wait_share_steady
+        after = exposed * _without_starts(analysis, run)
         if steady is None or run.mean_steady_ns is None:
-            return cls(run, exposed * share, exposed * share, False)
+            return cls(run, exposed * share, exposed * share, False, after)
         steady_ns = steady * run.mean_steady_ns * (run.steps - HICCUPS)
-        return cls(run, exposed * share, exposed * steady, steady_ns < share * run.total_ns / 2)
+        return cls(run, exposed * share, exposed * steady, steady_ns < share * run.total_ns / 2, after)
 
     @property
     def text(self) -> str:
         """The share over all steps, as the beginning of a sentence."""
         return f"Over the run's {format_count(self.run.steps)} steps the wait is {format_share(self.share)}"
+
+    @property
+    def only_at_starts(self) -> bool:
+        """Whether a run waits at the starts of its epochs only."""
+        return self.after_starts < MIN_WAIT_SHARE <= self.share
+
+    @property
+    def at_starts(self) -> str:
+        """A sentence for waits that are nearly all at the starts of epochs."""
+        rest = format_share(self.after_starts)
+        return (
+            f"{self.text}, nearly all of it in the first steps of an epoch, while each worker makes its first batch. "
+            f"The other steps wait {rest}. Longer epochs wait less often, and cheaper batches for less time."
+        )
 
     @property
     def without(self) -> str:
@@ -479,6 +498,17 @@ class _RunWaits(NamedTuple):
         return _input_bound(analysis, share * step_ns, step_ns)
 
 
+def _without_starts(analysis: RankAnalysis, run: StepTimes) -> float:
+    """Return the share of waits in the steps of a run without the outliers in which its workers begin an epoch."""
+    facts, loading = loader_of(analysis), analysis.loading
+    if not facts.workers or not facts.batches_per_epoch or loading is None:
+        return run.data_wait_share
+    batches = max(loading.fetches, 1) / max(loading.steps, 1)  # of a step
+    begun = [step for step in run.outliers if step.step * batches % facts.batches_per_epoch < facts.workers]
+    waited_ns = run.data_wait_share * run.total_ns - sum(step.data_wait_ns for step in begun)
+    return max(0.0, waited_ns) / max(run.total_ns - sum(step.step_ns for step in begun), 1)
+
+
 def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int | None) -> Finding | None:
     """Find waits of the run that the recorded steps do not show. On a device they might be hidden and are left out."""
     for analysis in ranks:
@@ -487,7 +517,7 @@ def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int |
         if not _same_rank(analysis.rank, run_rank, ranks):
             continue
         waits = _RunWaits.of(analysis, run)
-        if min(waits.share, waits.steady) < MIN_WAIT_SHARE:
+        if waits.only_at_starts or min(waits.share, waits.steady) < MIN_WAIT_SHARE:
             continue
         found = waits.judge(analysis)
         if found is not None:
@@ -526,6 +556,8 @@ def _hiccup(finding: Finding, analysis: RankAnalysis) -> _Hiccup | None:
         f"{' together' if few > 1 else ''}, the others for {format_duration(median_ns)} each."
     )
     wall_ns = float(median(analysis.breakdown.steps[place].wall_ns for place in complete))
+    if analysis.usual is not None:
+        wall_ns = min(wall_ns, analysis.usual.step_ns)
     return _Hiccup(mean_ns, median_ns, wall_ns, text)
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from lightning_perf.callbacks.recording.recording_plan import CaptureOptions, Recording, check_choice
 from lightning_perf.callbacks.report import ReportLength
-from lightning_perf.callbacks.steps.batch_parts import batch_samples
 from lightning_perf.callbacks.steps.fit_state import Signal
 from lightning_perf.lazy_imports import import_extra
 from lightning_perf.loop.hooks import FetchHooks
 from lightning_perf.loop.perf_loop import PerfLoop
+from lightning_perf.objects import attribute
 
 if TYPE_CHECKING:
     TrainerCallback = object
@@ -121,21 +120,15 @@ class PerfTrainerCallback(TrainerCallback):
             loop.end()
 
 
-@dataclass(frozen=True)
-class _Samples:
-    """Stands for batches that the callback does not get: the step timer counts samples by the stored shape."""
-
-    shape: tuple[int, ...]
-
-
 class _EventLoop(PerfLoop):
     """A loop that follows the events of a Trainer, and the fetches of its loader."""
 
     def begin(self, loader: Any, accumulate: int, global_step: int) -> None:
-        self._start(loader, None)
+        # Of accelerate's loaders, the facts and the batches are those of torch's loader inside.
+        self._start(attribute(loader, "base_dataloader") or loader, accumulate)
         self._loop.global_step = global_step
         self._group = accumulate
-        self._fetched: deque[int | None] = deque()
+        self._fetched: deque[Any] = deque()
         self._fetches: FetchHooks | None = None
         dataset = getattr(loader, "dataset", None)
         if self._fit is not None and dataset is not None:
@@ -164,10 +157,9 @@ class _EventLoop(PerfLoop):
 
     def step_starts(self) -> None:
         # The loader may be a batch ahead of the training.
-        counts = [self._fetched.popleft() for _ in range(min(self._group, len(self._fetched)))]
-        known = [count for count in counts if count is not None]
-        samples = _Samples((sum(known),)) if known and len(known) == len(counts) else None
-        self._observers.on_batch_start(samples, 0)
+        batches = [self._fetched.popleft() for _ in range(min(self._group, len(self._fetched)))]
+        for batch in batches or [None]:
+            self._observers.on_batch_start(batch, 0)
         self._observers.on_action_start(Signal.FORWARD)
 
     def forward_starts(self) -> None:
@@ -186,7 +178,4 @@ class _EventLoop(PerfLoop):
                 self._observers.on_action_end(Signal.EPOCH)
             return
         self._record.on_batch_start(batch, 0)
-        try:
-            self._fetched.append(batch_samples(batch))
-        except Exception:  # a batch may be any object
-            self._fetched.append(None)
+        self._fetched.append(batch)

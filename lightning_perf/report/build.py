@@ -19,10 +19,11 @@ from lightning_perf.analysis.precision.scales import summarize_fp8, summarize_sh
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed, link_use
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit, compare_step_logs
-from lightning_perf.analysis.steps.fit_time import FitTime, MemoryGrowth, summarize_account, summarize_growth
-from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
+from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account, summarize_growth
+from lightning_perf.analysis.steps.step_times import StepTimes, mfu_of_run, summarize_step_times, usual_step
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
+from lightning_perf.findings.conditions import shared_gpu_notes
 from lightning_perf.findings.whole_run import check_findings, find, find_in_fit
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -33,7 +34,7 @@ from lightning_perf.run_files.captures import WINDOWS
 from lightning_perf.run_files.fit.account import FitAccount, account_paths, read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS
 from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, GpuHealth
-from lightning_perf.run_files.fit.memory_growth import read_growth
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, read_growth
 from lightning_perf.run_files.fit.out_of_memory import has_out_of_memory, read_out_of_memory
 from lightning_perf.run_files.hangs import HANGS, open_hangs
 from lightning_perf.run_files.jsonl import RankLog
@@ -223,14 +224,17 @@ def build_report(
     ]
     logged = next((rank_in_name(path.name) for path in run.paths(STEPS)), None)
     step_times = replace(summarize_step_times(samples), rank=logged) if samples else None
+    ranks[:] = [replace(each, usual=usual_step(step_times, each.breakdown)) for each in ranks]
     accounts = account_paths(folder) if folder is not None else ()
     account = run.read("The account of the fit is", read_account, next(iter(accounts), None))
     over_fit = _over_fit(run, samples, account)
     memory = run.read("The memory over time is", read_growth, folder)
     growth = summarize_growth(memory, StepSamples.of(samples).tokens) if memory is not None else None
-    if growth is not None:
-        ranks[:] = [_with_workers(analysis, growth) for analysis in ranks]
+    if memory is not None:
+        ranks[:] = [_with_workers(analysis, memory) for analysis in ranks]
     lead = lead_rank(ranks, compared, over_fit)
+    if step_times is not None:
+        step_times = _with_mfu(step_times, lead)
     known = run.paths(WINDOWS) if logged is not None else ()
     same_rank = (path for path in known if rank_in_name(path.name) == logged)
     windows = run.read("The profiler's cost is", WINDOWS.read, next(same_rank, None)) or ()
@@ -285,6 +289,7 @@ def build_report(
                 for gpu in gpus
                 if gpu.uncorrected_errors
             ),
+            *shared_gpu_notes(gpus),
             *run.notes,
         ),
         findings=checked.findings,
@@ -308,6 +313,18 @@ def build_report(
         gpu_health=gpus,
         over_fit=over_fit,
     )
+
+
+def _with_mfu(times: StepTimes, lead: RankAnalysis | None) -> StepTimes:
+    """Return the step times with the MFU of the run, if that of the recording is known exactly."""
+    use, wall = (lead.efficiency, lead.breakdown.wall) if lead is not None else (None, None)
+    if lead is None or use is None or wall is None or use.mfu is None or not wall.mean_ns or not lead.breakdown.marked:
+        return times
+    if use.mfu_high != use.mfu or use.flops_coverage != 1:
+        return times
+    model = lead.language_model
+    rate = model.tokens_per_second if model is not None else None
+    return replace(times, mfu=mfu_of_run(times, use.mfu, wall.mean_ns, rate))
 
 
 def _gpu_health(run: _RunFiles, logged: int | None, samples: Sequence[StepSample]) -> tuple[GpuHealth, ...]:
@@ -396,10 +413,10 @@ def _forecast(run: _RunFiles, precision: RunPrecision | None, lead: RankAnalysis
     return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured)
 
 
-def _with_workers(analysis: RankAnalysis, growth: MemoryGrowth) -> RankAnalysis:
+def _with_workers(analysis: RankAnalysis, record: GrowthRecord) -> RankAnalysis:
     """Replace the workers' use of cores before the recording by that of the run: at its start, batches are ready."""
-    processor, worker = analysis.metadata.processor, growth.worker
-    if processor is None or analysis.rank not in (growth.rank, None):
+    processor, worker = analysis.metadata.processor, record.worker
+    if processor is None or analysis.rank not in (record.rank, None):
         return analysis
     known = (worker.cpu, worker.core_wait) if worker is not None else (None, None)
     processor = replace(processor, worker_cpu=known[0], worker_wait=known[1])

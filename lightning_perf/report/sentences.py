@@ -8,7 +8,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.ranks.whole_fit import RanksOverFit
 from lightning_perf.analysis.steps.breakdown import Breakdown
-from lightning_perf.analysis.steps.step_times import StepTimes
+from lightning_perf.analysis.steps.step_times import NOTABLE, StepTimes
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.findings.finding import MIN_SHARE
 from lightning_perf.findings.ranks import lateness
@@ -174,10 +174,6 @@ def batch_sentences(memory: DeviceMemory) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-NOTABLE = 1.2
-"""Ratios from here on get a note: of recorded to usual step time, or of a mean with slow steps to that without."""
-
-
 def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trusted: Trust | None) -> list[str]:
     """Explain recorded steps that are much slower than those of the run, or than each other.
 
@@ -206,16 +202,33 @@ def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trus
                 "The recording shows a slow stretch of the run, not its usual step."
             ),
         ]
+    longer_ns = (lead.breakdown.category("input").mean_ns or 0.0) - (step_times.data_wait_p50_ns or 0)
+    waits = ""
+    if longer_ns >= (recorded_ns - usual_ns) / 2:
+        waits = f" Most of that is waiting for data, {format_duration(longer_ns)} longer than in the median step."
     options = ", ".join(_options(lead))
     named = f" ({options})" if options else ""
     return [
         *stalls,
         (
-            f"{slower} steps without the profiler ({format_duration(usual_ns)}). The profiler{named}, or other "
+            f"{slower} steps without the profiler ({format_duration(usual_ns)}).{waits} The profiler{named}, or other "
             "work on the machine at that time, slowed the host down. The host's true shares are smaller than those "
-            "shown."
+            f"shown.{_usual_use(lead)}"
         ),
     ]
+
+
+DEVICE_BOUND = 0.9
+"""Share of a step without the profiler from which the device's work of a recorded one fills it."""
+
+
+def _usual_use(lead: RankAnalysis) -> str:
+    """Return a sentence about the use of the device in a usual step; empty if it is unknown."""
+    if lead.usual is None:
+        return ""
+    share = lead.usual.busy_ns / lead.usual.step_ns
+    fills = ": only less work on the device makes it shorter" if share >= DEVICE_BOUND else ""
+    return f" Without the profiler the device works for {format_share(min(share, 1.0))} of a step{fills}."
 
 
 def _options(lead: RankAnalysis) -> list[str]:

@@ -137,8 +137,11 @@ def drives_device(breakdown: Breakdown) -> bool:
 def _leading_of_fit(
     fit_findings: Sequence[Finding], findings: Sequence[Finding], fit: FitTime | None
 ) -> Finding | None:
-    """Return the first finding about the whole fit if it saves more of it than the steps' first finding."""
-    found = next(iter(fit_findings), None)
+    """Return the first finding about the whole fit if it saves more of it than the steps' first finding.
+
+    A slow first step leads only where the steps have no finding: in a longer training its share shrinks by itself.
+    """
+    found = next((each for each in fit_findings if each.kind != "slow-first-step" or not findings), None)
     if found is None or found.severity == "low":
         return None
     of_steps = fit.group("training steps").share if fit is not None else 1.0

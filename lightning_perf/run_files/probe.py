@@ -51,7 +51,7 @@ class ProbedCall(Struct, frozen=True):
         name: The operator, e.g. ``conv2d``.
         shapes: Shapes of its inputs.
         calls: Calls per step.
-        recorded_ns: Time per step in the recording, forward and backward.
+        recorded_ns: Usual time per step, forward and backward: that in the recording, unless it is unusually long.
         current_ns: Time of one call in the probe, in the setting of the recording.
         changed_ns: Time of one call in the probe, by the name of the change.
     """

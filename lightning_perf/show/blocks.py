@@ -142,6 +142,7 @@ class Cell(_Plain, frozen=True):
         bar: Length of a bar that shows the value, from 0 to 1. The console draws those of shares.
         color: The category that gives it its colour on pages.
         link: The state of the page that it leads to, as ``#view=timeline``.
+        short: Shorter form of a name, which pages show until the reader opens it.
     """
 
     text: str
@@ -152,6 +153,7 @@ class Cell(_Plain, frozen=True):
     bar: float | None = None
     color: str = ""
     link: str = ""
+    short: str = ""
 
 
 class Table(_Block, frozen=True):

@@ -49,8 +49,6 @@ UNBREAKABLE = "\u2800"
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|pt|[nµm]?s|min|h|[KMGTP]i?B|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))")
 
-_COMMON = re.compile(r"\bat::native::|\(anonymous namespace\)::|, (?:at::detail::A|std::a)rray<char\*, \d+(?:ul)?>")
-
 # Control and format characters (escape sequences, line breaks, reversed writing), surrogates, private use, unassigned.
 _UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
@@ -85,26 +83,6 @@ def prose(text: str, style: str = "") -> Text:
         '33.4_% of 178_ms in 5 steps'
     """
     return plain(_UNIT.sub(UNBREAKABLE, text).replace("\u00a0", UNBREAKABLE), style)
-
-
-def kernel_text(name: str) -> str:
-    """Shorten a kernel's name by parts that rarely distinguish kernels: return type, namespaces of torch, arguments.
-
-    Example:
-        >>> kernel_text("void at::native::reduce_kernel<512, at::native::Sum<float> >(at::native::Sum<float>)")
-        'reduce_kernel<512, Sum<float> >'
-        >>> kernel_text("Memcpy HtoD (Pageable -> Device)")
-        'Memcpy HtoD (Pageable -> Device)'
-    """
-    short = _COMMON.sub("", name.removeprefix("void "))
-    if short.startswith(("Memcpy", "Memset")) or not short.endswith(")"):
-        return short
-    depth = 0
-    for place in range(len(short) - 1, 0, -1):
-        depth += {")": 1, "(": -1}.get(short[place], 0)
-        if depth == 0:
-            return short[:place].rstrip()
-    return short
 
 
 def shorten(text: str, width: int) -> str:

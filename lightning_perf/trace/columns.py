@@ -178,6 +178,9 @@ class DeviceKind(IntEnum):
 
 _Y_LIMIT = 2**16
 
+_WARP = 32
+"""Threads that run as one."""
+
 
 def pack_triple(sizes: Sequence[int]) -> int:
     """Return up to three dimensions of a grid or block in one number; 0 if they are not recorded or do not fit.
@@ -235,8 +238,13 @@ class DeviceEvents(_Timed, frozen=True, eq=False, dict=True):
 
     @cached_property
     def known_occupancy(self) -> Float32Array:
-        """The occupancy; nan as well for a kernel that fills the device and has 0, which some recorders write."""
-        unknown = np.equal(self.occupancy, 0) & (self.blocks_per_sm >= 1)
+        """The occupancy; nan as well for a recorded 0 of a kernel with a block, or the threads of a warp, per SM.
+
+        Some recorders write 0 for all kernels, and others for those with much shared memory. A warp is at least 1.5 %.
+        """
+        z, y, x = self.block % _Y_LIMIT, self.block // _Y_LIMIT % _Y_LIMIT, self.block // _Y_LIMIT**2
+        has_warp = self.blocks_per_sm * (x * y * z) >= _WARP
+        unknown = np.equal(self.occupancy, 0) & ((self.blocks_per_sm >= 1) | has_warp)
         return np.where(unknown, np.float32(np.nan), self.occupancy)
 
     @cached_property

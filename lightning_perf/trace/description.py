@@ -158,12 +158,14 @@ class TrainingLoop(Struct, frozen=True):
         hooks: The slowest hooks of callbacks and modules, the slowest first; ``None`` if they were not timed.
         loggers: Classes of the Trainer's loggers.
         log_every_n_steps: The Trainer's ``log_every_n_steps``.
+        bar_values: Values that are logged in each step with ``prog_bar=True``; ``None`` if they are unknown.
     """
 
     steps: int | None = None
     hooks: tuple[HookTime, ...] | None = None
     loggers: tuple[str, ...] = ()
     log_every_n_steps: int | None = None
+    bar_values: tuple[str, ...] | None = None
 
 
 class Tokens(Struct, frozen=True):

@@ -38,6 +38,8 @@ def test_a_backward_graph_counts_for_its_version() -> None:
     (frame,) = report(*SHAPES[:2], late).frames
     assert (frame.compilations, frame.time_ns, frame.recompile_ns) == (2, 7 * S, 5 * S)
     assert frame.recompilations[0].time_ns == 5 * S
+    (earlier,) = report(*SHAPES[:2]).frames
+    assert known(frame.backend_ns) == known(earlier.backend_ns) + S  # all of a backward graph
 
 
 def test_recompilations_are_grouped_by_what_changed() -> None:

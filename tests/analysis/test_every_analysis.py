@@ -15,7 +15,7 @@ from lightning_perf.trace.description import TOKENS_KEY
 from tests.findings.host_recordings import convolving, on_processor
 from tests.support.trace_builder import FETCH, TraceBuilder
 
-DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns", "probe", "worker", "link"}
+DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns", "probe", "worker", "link", "usual"}
 """Fields that repeat what the recording says of itself, or that others set."""
 
 SECTIONS = sorted(set(RankAnalysis.__struct_fields__) - DESCRIPTIONS)
@@ -144,7 +144,7 @@ OF_OPERATORS = {"autocast", "call_tree", "host_compute", "operators", "pauses"}
 OF_MORE = {
     "anomaly_checks", "attention", "clock_skew", "communication", "compiled_calls", "counters", "graph_regions",
     "language_model", "link", "loading", "memory", "modules", "optimizer", "probe", "rank", "recompute", "stop_flags",
-    "worker",
+    "usual", "worker",
 }  # fmt: skip
 
 

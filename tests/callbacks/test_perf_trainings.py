@@ -17,6 +17,7 @@ from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (
     PACKAGES,
     Stream,
+    events,
     loader,
     make_module,
     manual_step,
@@ -150,3 +151,23 @@ def test_memory_given_back_in_each_step_is_found(tmp_path: Path, monkeypatch: py
     # Of pages of 4 KiB, or of 64 KiB and more; torch and Lightning take some of their own.
     assert taken_bytes / (2 << 20) <= processor.page_faults < 1.5 * taken_bytes / 4096
     assert "cpu-page-faults" in [finding.kind for finding in report.findings]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize(("options", "values"), [({"prog_bar": True}, ("loss",)), ({"on_epoch": True}, ())])
+def test_lightning_reads_values_for_a_progress_bar_that_is_off(
+    tmp_path: Path, name: str, options: dict[str, Any], values: tuple[str, ...]
+) -> None:
+    def step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss: torch.Tensor = self.loss(batch)
+        self.log("loss", loss, **options)
+        self.log("later", loss, on_step=False, on_epoch=True, prog_bar=True)
+        return loss
+
+    fit(tmp_path, name=name, module=make_module(name, training_step=step))
+    (trace,) = trace_files(tmp_path)
+    (rank,) = build_report([trace]).ranks
+    assert rank.metadata.loop is not None
+    assert rank.metadata.loop.bar_values == values
+    reads = [event for event in events(trace) if event.get("name") == "aten::item"]
+    assert len(reads) == 2 * len(values)  # in each recorded step

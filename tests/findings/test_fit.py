@@ -26,6 +26,7 @@ from lightning_perf.run_files.fit.memory_growth import (
 from tests.findings import accounts
 from tests.findings.accounts import FACTS, S, account, fit_time, starts
 from tests.findings.recordings import finding_of, saving_of
+from tests.report.support import rendered
 from tests.support.shown import console_text
 
 
@@ -103,7 +104,11 @@ def test_long_validation(facts: dict[str, Any], runs: int, setting: str) -> None
 
 
 def test_long_validation_has_a_threshold_and_may_wait_for_data() -> None:
-    assert "num_workers" in one({("validation", "fetch"): (70.0, 500)}).action
+    waiting: Any = {("validation", "fetch"): (70.0, 500)}
+    assert "in worker processes: DataLoader(…, num_workers=4)" in one(waiting).action
+    in_use = one(waiting, starts=starts(10, stage="validation", persistent=True))  # four workers
+    assert "which 4 worker processes make" in in_use.evidence[-1]
+    assert "raise num_workers of its loader from 4" in in_use.action
     rest_s = sum(seconds for seconds, _ in accounts.USUAL.values()) - 3.5
     assert found({("validation", "compute"): (rest_s * 0.098 / 0.902 - 0.5, 100)}) == []
     assert len(found({("validation", "compute"): (rest_s * 0.102 / 0.898 - 0.5, 100)})) == 1
@@ -410,3 +415,9 @@ def test_objects_that_each_step_keeps_are_a_leak_if_they_are_large_enough(item_m
         finding = finding_of(leak, found)
         assert f"one list, dictionary or set got 100 more items of about {item_mib:.1f} MiB" in finding.evidence[1]
         assert "list, dictionary or cache" in finding.action
+
+
+@pytest.mark.parametrize(("waited_s", "said"), [(1, False), (40, True)])
+def test_waits_for_a_core_are_shown_with_the_time_of_the_fit(tmp_path: Path, waited_s: int, said: bool) -> None:
+    report = accounts.report_of(account(core_wait_ns=waited_s * S), tmp_path)
+    assert ("The training thread waited for a core: 40.0 s" in rendered(report)) == said

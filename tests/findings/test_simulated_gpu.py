@@ -109,8 +109,10 @@ FAULTS = {
     "FP32, and nearly the host": Fault("half-precision", 1.1, NO_READS, NO_READS, HALF, 'precision="bf16-mixed"'),
     "FP32, and reads": Fault("half-precision", 3.0, WHOLE, WHOLE, HALF, 'precision="bf16-mixed"'),
     "reads in the step": Fault("sync-points", 1.05, READS_IN_MODEL, NO_READS, Gpu(), "instead of loss.item()"),
-    "reads for the progress bar": Fault("sync-points", 1.5, READS_IN_BAR, NO_READS, Gpu(), "TQDMProgressBar("),
-    "reads, the host nearly as fast": Fault("sync-points", 1.05, READS_IN_BAR, NO_READS, Gpu(), "TQDMProgressBar("),
+    "reads for the progress bar": Fault("sync-points", 1.5, READS_IN_BAR, NO_READS, Gpu(), "Log without prog_bar=True"),
+    "reads, the host nearly as fast": Fault(
+        "sync-points", 1.05, READS_IN_BAR, NO_READS, Gpu(), "Log without prog_bar=True"
+    ),
     "tiny kernels": Fault("launch-bound", 0.1, NO_READS, NO_READS, Gpu(host=0.4), "torch.compile"),
 }
 

@@ -17,6 +17,7 @@ from lightning_perf.report.sections.ranks import over_fit_section
 from lightning_perf.run_files.fit.gpu_health import GPU_HEALTH, GpuHealth
 from lightning_perf.run_files.steps import STEPS, StepSample
 from tests.analysis.ranks.test_whole_fit import log_ranks
+from tests.findings.test_host import stalled
 from tests.support.known import known
 from tests.support.shown import console_text, table_of, texts
 
@@ -205,3 +206,20 @@ def test_equal_gpus_of_a_late_rank_are_shown_as_equal(tmp_path: Path) -> None:
     equal = [gpu((100, NONE, 1900.0), rank=rank) for rank in range(2)]
     text = straggler_of(late_rank(tmp_path, *equal))
     assert "1,900 MHz under load (1,900), 70 °C at most (70), 600 W under load (600)." in text
+
+
+@pytest.mark.parametrize("others", [9, 0, None])
+def test_other_programs_on_the_gpu_are_named_with_the_stalls_that_they_may_cause(
+    tmp_path: Path, others: int | None
+) -> None:
+    stalled(6000).write(tmp_path / "rank0.1.pt.trace.json")
+    GPU_HEALTH.replace(tmp_path, 0, replace(gpu(), other_processes=others))
+    report = lightning_perf.analyze(tmp_path)
+    (finding,) = (finding for finding in report.findings if finding.kind == "queued-stalls")
+    shown = " ".join(console_text(report.blocks()).split())
+    if others:
+        assert finding.evidence[-1] == "9 other processes were on the GPU of rank 0 during the training."
+        assert any(note.startswith("9 other processes were on the GPU of rank 0. If") for note in report.notes)
+        assert "Rank 0: 9 other processes" in shown
+    else:
+        assert "other process" not in shown.replace("end other processes", "")

@@ -150,6 +150,25 @@ def test_one_long_wait_does_not_enlarge_the_waits_of_the_usual_step(tmp_path: Pa
     assert "The longest is 25.0 s, in step 160." in finding.evidence[-1]
 
 
+@pytest.mark.parametrize("wait_us", [1000, 1], ids=["waits", "no waits"])
+@pytest.mark.parametrize("per_epoch", [40, 41], ids=["epochs", "elsewhere"])
+def test_waits_at_the_starts_of_epochs_need_no_more_workers(tmp_path: Path, per_epoch: int, wait_us: float) -> None:
+    # Measured: nearly all waits of epochs of 32 batches are in their first steps, and 8 workers are enough.
+    trace = recorded(*[wait_us] * 5, compute_us=1000)
+    trace.top_level[LOADER_KEY] = {"workers": 4, "batches_per_epoch": per_epoch}
+    run = [(2000.0, 10.0)] * 395
+    for step in (40, 80, 120, 160, 240):
+        for later, wait_us in ((0, 30_000.0), (2, 20_000.0)):
+            run[step + later - 5 - (5 if step > WINDOW[0] else 0)] = (2000 + wait_us, 10 + wait_us)
+    report = lightning_perf.analyze(folder(tmp_path, trace, run))
+    notes = [note for note in report.notes if "nearly all of it in the first steps of an epoch" in note]
+    assert bool(notes) == (per_epoch == 40)
+    assert ("input-bound" in {finding.kind for finding in report.findings}) == (per_epoch == 41)
+    if notes:
+        assert "Over the run's 395 steps the wait is 24.4 %" in notes[0]
+        assert "The other steps wait 0.5 %" in notes[0]
+
+
 def test_waits_that_the_device_hides_do_not_count(tmp_path: Path) -> None:
     """The fetch takes half of each step; in the recording, all but an eighth of it is hidden by work on the device."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB")
@@ -217,6 +236,15 @@ def test_one_step_that_asks_the_driver_for_memory_is_an_outlier(tmp_path: Path) 
     assert "allocator" not in {finding.kind for finding in report.findings}
     assert any("1 of the 5 recorded steps asked the driver for memory for 5.00 ms" in note for note in report.notes)
     assert any("Slow steps take 0 % of the run's time." in note for note in report.notes)
+
+
+def test_the_median_of_slow_recorded_steps_is_a_share_of_the_usual_step(tmp_path: Path) -> None:
+    builder = stalling([2000, 2000, 6000, 2000, 2000], [500, 500, 4500, 500, 500])
+    report = lightning_perf.analyze(folder(tmp_path, builder, [(1200, 0)] * 300))
+    finding = next(finding for finding in report.findings if finding.kind == "allocator")
+    assert finding.step_ms == pytest.approx(1.2)
+    # The device works 900 µs. In the mean it idles 1.9 ms, 1.3 ms of it in calls that take 0.5 ms in the median step.
+    assert saving_of(finding) == pytest.approx((0.5 / 1.3 * 0.65 * 0.3 / 1.9, 0.5 / 1.3 * 0.3))
 
 
 @pytest.mark.parametrize(("before_us", "slow"), [(4000, True), (None, False)], ids=["slow stretch", "profiler"])
@@ -376,6 +404,46 @@ def test_a_share_of_slow_recorded_steps_is_given_for_the_usual_step(tmp_path: Pa
     assert finding.step_ms == pytest.approx(10.0)
     assert saving_of(finding) == pytest.approx((4.5, 9.0))
     assert "Estimated saving: 4.50 ms to 9.00 ms per step (45.0 % to 90.0 %)" in report.verdict.next
+
+
+def issuing() -> TraceBuilder:
+    """Steps of 2 ms with 100 operators of 20 µs, each of which launches a kernel of 9 µs when it ends."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB")
+    for number, start in zip(WINDOW, range(0, len(WINDOW) * 2000, 2000), strict=True):
+        builder.step(number, start, 2000)
+        for at in range(start, start + 2000, 20):
+            builder.op("aten::add", at, 20)
+            builder.launch(BF16_GEMM, call_us=at, call_duration_us=5, start_us=at + 5, duration_us=9)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("usual_us", "wait_us", "saving_ms", "step_ms"),
+    [
+        # The device works 900 µs in each step. Of a recorded one it waits 1.1 ms for the host.
+        (1000.0, 0.0, (0.3 * 0.1, 0.1), 1.0),
+        (1200.0, 200.0, (0.3 * 0.1, 0.1), 1.2),  # waits for data are another cause
+        (910.0, 0.0, None, 0.0),
+        (800.0, 0.0, (0.3 * 1.1, 0.9 * 1.1), 2.0),  # the usual step has less work for the device
+        (1900.0, 0.0, (0.3 * 1.1, 0.9 * 1.1), 2.0),
+    ],
+    ids=["idle", "waits", "hardly idle", "less work", "as recorded"],
+)
+def test_a_busier_device_saves_no_more_than_the_idle_time_of_the_usual_step(
+    tmp_path: Path, usual_us: float, wait_us: float, saving_ms: tuple[float, float] | None, step_ms: float
+) -> None:
+    report = lightning_perf.analyze(folder(tmp_path, issuing(), [(usual_us, wait_us)] * 200))
+    found = next((finding for finding in report.findings if finding.kind == "launch-bound"), None)
+    if found is None:
+        assert saving_ms is None
+        return
+    assert saving_of(found) == pytest.approx(saving_ms)
+    assert found.step_ms == pytest.approx(step_ms)
+    rebased = step_ms < 2
+    assert ("of the recorded step" in found.title) == rebased
+    assert any("the device idles for 100 µs of it in all" in text for text in found.evidence) == rebased
+    share = "90.0" if step_ms == 1 else "75.0"
+    assert any(f"the device works for {share} % of a step" in note for note in report.notes) == rebased
 
 
 def test_a_probe_is_not_advised_for_steps_that_are_unlike_the_usual_ones(tmp_path: Path) -> None:

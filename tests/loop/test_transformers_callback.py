@@ -13,11 +13,15 @@ from lightning_perf.compare.records.record import find_records
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_record import Outcome
 from tests.callbacks.training import phases_by_step, samples, step_marks, trace_files
+from tests.support.known import known
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of transformers itself
+
+PARAMETERS = 50 * 16 + 12 * 16 * 16 + 13 * 16 + 2 * 16
+"""Of the tiny GPT-2, without its table of positions: the tied table, and its layer with biases and norms."""
 
 QUICK: dict[str, Any] = {"skip_first": 1, "warmup": 0, "active": 2, "report": "none"}
 
@@ -59,6 +63,7 @@ def test_steps_phases_and_results(tmp_path: Path, accumulate: int, steps: int) -
     assert [row["step"] for row in rows] == list(range(steps))
     assert sum(row["samples"] for row in rows) == 24
     assert [row["samples"] for row in rows][:-1] == [2 * accumulate] * (steps - 1)
+    assert [row["tokens"] for row in rows] == [16 * row["samples"] for row in rows]
     marks = [mark.name for file in trace_files(tmp_path) for mark in step_marks(file) if mark.finished]
     assert marks == ["ProfilerStep#1", "ProfilerStep#2"]
     found = [phase for file in trace_files(tmp_path) for step in phases_by_step(file) for phase in step]
@@ -68,7 +73,14 @@ def test_steps_phases_and_results(tmp_path: Path, accumulate: int, steps: int) -
     assert sum(row.mean_ns or 0 for row in breakdown.categories if row.parent is None) == pytest.approx(
         breakdown.wall.mean_ns
     )
+    model, metadata = report.ranks[0].language_model, report.ranks[0].metadata
+    assert model is not None
+    recorded = [row["samples"] for row in rows[1:3]]
+    assert (model.tokens_per_step, model.parameters) == (16 * sum(recorded) / 2, PARAMETERS)
+    assert (known(metadata.batch).tensors, known(metadata.batch).tensor_bytes) == (2, 2 * 2 * 16 * 8)
+    assert (known(metadata.loader).kind, known(metadata.loader).workers) == ("map", 0)
     (record,) = find_records(tmp_path / "perf")
+    assert [record.facts[f"train.{name}"] for name in ("batch_size", "accumulate")] == [2, accumulate]
     assert record.outcome is Outcome.FINISHED
     assert [(epoch.epoch, epoch.steps) for epoch in record.epochs] == [(0, steps)]
     assert "eval_loss" in record.epochs[0].metrics

@@ -11,6 +11,7 @@ from lightning_perf.report.build import analyze
 from tests.page.samples import HOSTILE, hand_made_report, poisoned
 from tests.support.trace_builder import TraceBuilder
 
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int, float)"
 LONG = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_128x128_32x4_nn_align8>(Params) " * 2
 
 
@@ -72,6 +73,17 @@ def test_rows_have_one_height_and_a_long_name_opens(tmp_path: Path, open_page: A
     row = rows.filter(has=opened.page.locator("button.name")).first
     row.locator("button.name").click()
     assert row.bounding_box()["height"] > 1.5 * max(heights)
+
+
+def test_a_kernel_shows_its_function_and_opens_its_whole_name(tmp_path: Path, open_page: Any) -> None:
+    trace = TraceBuilder().step(1, 0, 1000)
+    trace.launch(FILL, call_us=10, call_duration_us=5, start_us=20, duration_us=90)
+    opened = open_page(analyze(trace.write(tmp_path / "rank0.pt.trace.json")), view="kernels")
+    name = opened.page.locator("#table-kernels button.name")
+    assert (name.inner_text(), name.get_attribute("title")) == ("vectorized Fill float", FILL)
+    for shown in (FILL, "vectorized Fill float"):
+        name.click()
+        assert name.inner_text() == shown
 
 
 def test_the_reader_chooses_columns_and_the_address_keeps_them(tmp_path: Path, open_page: Any) -> None:

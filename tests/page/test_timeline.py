@@ -1,5 +1,6 @@
 """The timeline in a browser: its colors, its movements, and the addresses of its states."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -216,7 +217,11 @@ def test_a_pause_between_windows_takes_little_room(tmp_path: Path, open_page: An
         trace.step(number, at, 400).annotation(FETCH, at, 400)
     report = build_report([trace.write(tmp_path / "rank0.1.pt.trace.json")])
     opened = open_page(report, view="timeline")
-    assert "1 long pause" in opened.page.inner_text(".tl")
+    assert "Shortened: 1 long pause" in opened.page.inner_text(".tl")
+    labels = opened.page.eval_on_selector_all(
+        ".tl-axis span", "all => all.filter(one => one.textContent).map(one => one.getBoundingClientRect().left)"
+    )
+    assert min(after - before for before, after in itertools.pairwise(labels)) >= 50, labels
     assert (color_at(opened, 0.25), color_at(opened, 0.75)) == ("input", "input")
 
 

@@ -7,10 +7,15 @@ import lightning_perf
 from lightning_perf.errors import TraceError
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
+from lightning_perf.report.sections.page import report_parts
+from lightning_perf.run_files.fit.memory_growth import GrowthRecord, MemorySample, WorkerGrowth, write_growth
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.trace.description import STOPPED_KEY
+from lightning_perf.show.blocks import Figures
+from lightning_perf.trace.description import PROCESSOR_KEY, STOPPED_KEY
+from lightning_perf.units import format_share
 from tests.findings.recordings import reducing
 from tests.report.support import rendered
+from tests.support.known import known
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -104,6 +109,41 @@ def test_step_times_are_read_with_or_without_traces_beside_them(tmp_path: Path) 
     assert len(report.ranks) == 1
     assert report.step_times is not None
     assert report.step_times.p50_ns == 2_000_000
+
+
+def test_the_time_of_workers_is_known_in_a_fit_that_is_too_short_for_its_memory(tmp_path: Path) -> None:
+    trace = reducing(250)
+    trace.top_level[PROCESSOR_KEY] = {"cores": 8, "worker_cpu": 0.9}
+    trace.write(tmp_path / "rank0.1000000001.pt.trace.json.gz")
+    worker = WorkerGrowth(4, 0, 32, 0, 0, 0, 0, cpu=0.2, core_wait=0.3, disk_wait=0.0)
+    write_growth(tmp_path, GrowthRecord(0, "allocator", (MemorySample(20, 1), MemorySample(36, 1)), (), worker))
+    report = lightning_perf.analyze(tmp_path)
+    assert report.memory_growth is None
+    (rank,) = report.ranks
+    assert rank.worker == worker
+    assert rank.metadata.processor is not None
+    assert (rank.metadata.processor.worker_cpu, rank.metadata.processor.worker_wait) == (0.2, 0.3)
+
+
+@pytest.mark.parametrize(("step_us", "fills"), [(420, True), (600, False)])
+def test_mfu_and_the_work_of_the_device_in_steps_without_the_profiler(
+    tmp_path: Path, step_us: int, fills: bool
+) -> None:
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", computeMajor=8, numSms=108, totalGlobalMem=40 * 10**9)
+    for at in builder.steps(5, 1000):
+        builder.op("aten::mm", at + 10, 100, types=["c10::BFloat16"] * 2, dims=[[1024, 1024]] * 2)
+        builder.launch(
+            "ampere_bf16_s16816gemm_bf16_64x64", call_us=at + 50, call_duration_us=5, start_us=at + 60, duration_us=400
+        )
+    builder.write(tmp_path / "rank0.1.pt.trace.json")
+    times = [StepSample(step, 1000 * step_us, 0, None, 8, False) for step in range(30)]
+    (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(*times))
+    report = lightning_perf.analyze(tmp_path)
+    assert known(report.step_times).mfu == pytest.approx(2 * 1024**3 / 312e12 / (step_us * 1e-6))
+    (figures,) = (block for block in report_parts(report)["summary.0"] if isinstance(block, Figures))
+    shown = {figure.label: figure.text for figure in figures.figures}
+    assert shown["MFU"] == format_share(known(report.step_times).mfu)
+    assert any("of a step: only less work on the device" in note for note in report.notes) is fills
 
 
 def test_truncated_recordings_get_no_shares(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_without_operators_nothing_is_said_about_python(tmp_path):
 
 
 @pytest.mark.parametrize(("recorded", "blocks", "shown"), [(0, 2, None), (0, 0.01, 0.0), (40, 2, 0.4)])
-def test_an_occupancy_of_zero_is_unknown_for_a_kernel_that_fills_the_device(tmp_path, recorded, blocks, shown):
+def test_an_occupancy_of_zero_is_unknown_for_a_kernel_of_many_blocks(tmp_path, recorded, blocks, shown):
     facts = {"est. achieved occupancy %": recorded, "blocks per SM": blocks}
     found = report(device_run(**facts), tmp_path).ranks[0]
     assert found.efficiency is not None

@@ -55,6 +55,13 @@ def with_held_back(folder: Path) -> PerfReport:
     return replace(hand_made_report(folder), held_back=(held,))
 
 
+def with_one_reason_for_two(folder: Path) -> PerfReport:
+    report = with_held_back(folder)
+    return replace(
+        report, held_back=(*report.held_back, *report.held_back, replace(report.held_back[0], reason="Cold."))
+    )
+
+
 def with_step_times(folder: Path) -> PerfReport:
     samples = [
         StepSample(step, 900_000_000 if step == 50 else 10**8 + 2 * 10**6 * step, 10**7, None, 32, 30 <= step < 34)
@@ -107,6 +114,12 @@ PARTS: list[tuple[Callable[[Path], PerfReport], str, tuple[str, ...], tuple[str,
         with_held_back,
         "held_back",
         ("Held back", "FP32 products [cpu-bf16] Estimated while the machine was busy."),
+        (),
+    ),
+    (
+        with_one_reason_for_two,
+        "held_back",
+        ("Reason for these 2: Estimated while", "FP32 products [cpu-bf16] Cold."),
         (),
     ),
     (

@@ -64,3 +64,14 @@ def test_steps_that_stand_apart_are_told_from_a_recording_that_is_slow(
         "(1.58 ms) include the slow ones and are higher because of them."
     )
     assert [note[:38] for note in others] == (["Recorded steps took 2.00× as long as s"] if slower else [])
+
+
+@pytest.mark.parametrize(("fetch_us", "waits"), [(10, False), (60, True)])
+def test_recorded_steps_that_mostly_wait_longer_for_data_say_so(tmp_path: Path, fetch_us: int, waits: bool) -> None:
+    builder = TraceBuilder()
+    for number in range(6):
+        builder.step(number, 100 * number, 100).annotation("perf::fetch", 100 * number, fetch_us)
+    path = builder.write(tmp_path / "trace.json")
+    samples = [StepSample(step, 50_000, 5_000, None, None, False) for step in range(30)]
+    (slow,) = [note for note in build_report([path], samples=samples).notes if "2.00×" in note]
+    assert ("Most of that is waiting for data, 55.0 µs longer than in the median step." in slow) == waits

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
@@ -83,10 +85,22 @@ def test_a_finding_of_the_fit_leads_if_it_saves_more_of_it(
     assert rests_on_first(verdict, found) != leads
 
 
-def of_fit(saved_s: float, severity: Severity) -> Finding:
+def test_a_slow_first_step_leads_only_where_the_steps_have_no_finding() -> None:
+    lead = analysis(training(fetch_us=2500, loader="_SingleProcessDataLoaderIter"))
+    first_step, other = of_fit(50, "high", "slow-first-step"), of_fit(40, "high")
+
+    def why(findings: Sequence[Finding], *of_the_fit: Finding) -> str:
+        return judge(lead, findings, None, fit_findings=of_the_fit, fit=fit_time()).why
+
+    assert why(find([lead]), first_step).startswith("Input-bound")
+    assert why(find([lead]), first_step, other) == "Over the fit: Long validation."
+    assert why((), first_step).endswith("Over the fit: Slow first step.")
+
+
+def of_fit(saved_s: float, severity: Severity, kind: str = "long-validation") -> Finding:
     saving = SavingRange((saved_s * 1e9, saved_s * 1e9), "")
-    problem = Problem("Long validation", "", "Validate less often.", saving, severity)
-    return make_finding("long-validation", problem, whole_ns=100e9, rank=0, per="fit")
+    problem = Problem(kind.replace("-", " ").capitalize(), "", "Validate less often.", saving, severity)
+    return make_finding(kind, problem, whole_ns=100e9, rank=0, per="fit")
 
 
 def test_findings_that_are_held_back_come_after_those_of_the_fit() -> None:

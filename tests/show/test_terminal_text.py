@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import lightning_perf
-from lightning_perf.show.terminal_text import ascii_fallback, kernel_text, plain, shorten
+from lightning_perf.show.terminal_text import ascii_fallback, plain, shorten
 
 PACKAGE = Path(lightning_perf.__file__).parent
 
@@ -39,23 +39,3 @@ def test_shorten_keeps_both_ends() -> None:
     assert short.startswith("aaaa")
     assert short.endswith("zzzz")
     assert shorten("short", 21) == "short"
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("volta_sgemm_64x64_nn", "volta_sgemm_64x64_nn"),
-        (
-            "void at::native::elementwise_kernel<4, at::native::Add<float>, std::array<char*, 3ul> >(int, Add)",
-            "elementwise_kernel<4, Add<float> >",
-        ),
-        ("k<(a::Mode)1>(int, f(*)(int))", "k<(a::Mode)1>"),
-        ("void (anonymous namespace)::softmax<float>(float*)", "softmax<float>"),
-        ("unbalanced)", "unbalanced)"),
-        ("(all)", "(all)"),
-        ("Memset (Device)", "Memset (Device)"),
-        ("", ""),
-    ],
-)
-def test_kernel_names_keep_what_tells_them_apart(name: str, expected: str) -> None:
-    assert kernel_text(name) == expected

@@ -64,7 +64,7 @@ class Efficiency(Struct, frozen=True):
         mfu_high: The same with the most FLOPs that the inputs allow. It is higher than `mfu` if the recording does not
             show whether attention is causal, or how long packed sequences are.
         hfu: Hardware FLOPs utilization: the same as `mfu`, with the repeated forward work.
-        rates: FLOP/s by arithmetic, in the product kernels with known FLOPs.
+        rates: FLOP/s by arithmetic with 1 % of the time of products or more, in the product kernels with known FLOPs.
     """
 
     devices: tuple[DeviceEfficiency, ...]
@@ -151,9 +151,15 @@ def device_peak(trace: Trace, ordinal: int) -> DevicePeak | None:
     return find_device(device.name, device.total_memory_bytes)
 
 
+LEAST_RATED = 0.01
+"""Share of the products' time from which an arithmetic has a rate. That of a few tiny products says nothing."""
+
+
 def _rates(count: FlopCount, flops: dict[str, int], peak: DevicePeak | None) -> tuple[ArithmeticRate, ...]:
-    rates = []
-    for name, time_ns in count.kernel_ns_by_arithmetic().items():
+    rates, times_ns = [], count.kernel_ns_by_arithmetic()
+    for name, time_ns in times_ns.items():
+        if time_ns < LEAST_RATED * sum(times_ns.values()):
+            continue
         reached = flops[name] / time_ns * 1e9
         most = peak.flops_per_s.get(name) if peak is not None else None
         rates.append(ArithmeticRate(name, reached, reached / most if most else None))

@@ -129,6 +129,9 @@ RULES: tuple[NameRule, ...] = (
     # The f16 in these names stands for any 16-bit type: bf16 training calls the same.
     NameRule(r"cudnn_generated_(?:fort_native|oss)_sdpa",
           None, True, "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"),
+    # Beside products of cuDNN: counters set to zero, and in the backward of attention sums of gradient times output.
+    NameRule(r"init_device_workspace_kernel|cudnn::fusion::compute_dot_do_o",
+          None, False, "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"),
     NameRule(r"flash(?:::|_fwd|_bwd|attn).*?(?P<dtype>bfloat16_t|half_t|float_e4m3_t)", None, True, _FLASH),
 
     # AMD. Tensile writes the problem type after the index string: A and B, then output and compute (HHS: fp16 to fp16
@@ -188,10 +191,10 @@ def _by_matched_part(function: Callable[[str], _T]) -> Callable[[str], _T]:
     return wraps(function)(lambda name: cached(matched_part(name)))
 
 
-# Kernels that products launch in addition to their own: changes of layout, sums of partial results, biases. PyTorch's
-# own convolutions, which are depthwise, are among ``at::native``.
+# Kernels that products launch in addition to their own: changes of layout, sums of partial results, biases, and
+# counters set to zero. PyTorch's own convolutions, which are depthwise, are among ``at::native``.
 _HELPERS = (
-    r"splitKreduce|ReduceSplitK|computeOffsets|im2col|gemv|nchwToNhwc|nhwcToNchw|flip_filter|at::native::"
+    r"splitKreduce|ReduceSplitK|computeOffsets|init_device_workspace|im2col|gemv|nchwToNhwc|nhwcToNchw|flip_filter|at::native::"
     r"|deep_gemm::(?:transpose|pack)_|grouped_gemm::\w+::utils::"
 )
 _MOVES_DATA = re.compile(
@@ -259,7 +262,9 @@ def _template_arithmetic(name: str) -> KernelArithmetic:
         if found := _CPP_FLOAT.search(types):
             return KernelArithmetic(spelled_arithmetic(found.group(1)), False)
     head = name.split(">(")[0]
-    if ("<" not in head and "(" not in head) or "OpaqueType" in head:  # opaque: moves bytes of any type
+    if "OpaqueType" in head:  # moves bytes of any type
+        return KernelArithmetic(None, False)
+    if "<" not in head and "(" not in head:
         return KernelArithmetic()
     if found := _CPP_FLOAT.search(head) or _CPP_POINTER.search(name):
         arithmetic = spelled_arithmetic(found.group(1))

@@ -48,6 +48,19 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 }
 """The implementation by operator: those of `torch.nn.functional.scaled_dot_product_attention`, flash-attn, xformers."""
 
+OPTIONS = {
+    SDPA: (3, 4, 5),
+    "aten::_scaled_dot_product_flash_attention": (None, 3, 4),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (5, 3, 4),
+    "aten::_scaled_dot_product_efficient_attention": (3, 5, 6),
+    "aten::_scaled_dot_product_cudnn_attention": (3, 5, 6),
+}
+"""The places of the mask, the dropout and the flag of a causal mask among the inputs. Compiled code calls the last four
+without the first. None: takes no mask."""
+
+BACKWARD = "_backward"
+"""The end of the name of the operator that computes the gradients of another one."""
+
 SOFTMAX = "aten::_softmax"
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 MASKED_FILLS = frozenset({"aten::masked_fill", "aten::masked_fill_", "aten::where"})
@@ -166,7 +179,7 @@ def _fused_calls(trace: Trace) -> list[_Call]:
         if above != NO_ROW and named[above]:
             continue
         types, query, keys = _types(trace, row), _shape(trace, row, 0), _shape(trace, row, 1)
-        mask, dropout, causal = _options(trace, above) if above != NO_ROW else (None, None, None)
+        mask, dropout, causal = _options(trace, above if above != NO_ROW else row)
         key = (
             IMPLEMENTATIONS[trace.names[table.name[row]]],
             types[0] if types else "",
@@ -181,18 +194,24 @@ def _fused_calls(trace: Trace) -> list[_Call]:
 
 
 def _options(trace: Trace, row: int) -> tuple[bool | None, float | None, bool | None]:
-    """Return mask, dropout and causality of a call of ``scaled_dot_product_attention``."""
+    """Return mask, dropout and causality of a call, as far as its operator records them."""
     table = trace.operators
+    places = OPTIONS.get(trace.names[table.name[row]])
     shapes = json_list(trace.shape_lists[table.input_shapes[row]])
     values = _values(trace, row)
-    mask = isinstance(shapes[3], list) and len(shapes[3]) > 0 if len(shapes) > 3 else None
+    if places is None or not shapes:
+        return None, None, None
+    at_mask, at_dropout, at_causal = places
+    mask = False if at_mask is None else None
+    if at_mask is not None and len(shapes) > at_mask:
+        mask = isinstance(shapes[at_mask], list) and len(shapes[at_mask]) > 0
     dropout = causal = None
-    if len(values) > 5:
+    if len(values) > max(at_dropout, at_causal):
         try:
-            dropout = float(values[4])
+            dropout = float(values[at_dropout])
         except ValueError:
             dropout = None
-        causal = {"True": True, "False": False}.get(values[5])
+        causal = {"True": True, "False": False}.get(values[at_causal])
     return mask, dropout, causal
 
 
@@ -311,11 +330,31 @@ def _owners(trace: Trace, calls: list[_Call]) -> tuple[Int64Array, bool]:
         inside = (at >= 0) & (table.end_ns[rows] <= ends[np.maximum(at, 0)])
         owner[rows[inside]] = np.array(places)[at[inside]]
     forward, _ = forward_operator(trace)
-    if forward is None:
-        return owner, False
-    nodes = np.flatnonzero((forward != NO_ROW) & (owner == NO_ROW))
-    owner[nodes] = owner[forward[nodes]]
-    return owner, bool((owner[nodes] != NO_ROW).any())
+    if forward is not None:
+        nodes = np.flatnonzero((forward != NO_ROW) & (owner == NO_ROW))
+        owner[nodes] = owner[forward[nodes]]
+    else:
+        nodes = np.zeros(0, dtype=np.int64)
+    compiled = _unlinked_backward(trace, calls, owner)
+    owner[list(compiled)] = list(compiled.values())
+    return owner, bool(compiled) or bool((owner[nodes] != NO_ROW).any())
+
+
+def _unlinked_backward(trace: Trace, calls: list[_Call], owner: Int64Array) -> dict[int, int]:
+    """Return a call with the same inputs for each backward that nothing links to its forward, as in compiled code."""
+    table = trace.operators
+    backward = {name + BACKWARD: kind for name, kind in IMPLEMENTATIONS.items()}
+    rows = np.flatnonzero(trace.names_where(backward.__contains__)[table.name])
+    rows = rows[in_averaged_host_steps(trace, table.start_ns[rows])]
+    rows = rows[innermost_marked(trace.links.operator_parent, rows, owner != NO_ROW) == NO_ROW]
+    places = {(call.key[0], *call.key[2:4]): place for place, call in enumerate(calls)}
+    found = {}
+    for row in rows.tolist():
+        query, keys = _shape(trace, row, 1), _shape(trace, row, 2)  # after the gradient of the output
+        inputs = (backward[trace.names[table.name[row]]], query, keys[-2] if len(keys) > 1 else 0)
+        if inputs in places:
+            found[row] = places[inputs]
+    return found
 
 
 def _times(trace: Trace, owner: Int64Array, calls: list[_Call]) -> tuple[Int64Array, Int64Array]:

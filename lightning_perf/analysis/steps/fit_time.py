@@ -77,6 +77,8 @@ class FitTime(Struct, frozen=True):
         tokens_per_second: Tokens of this process per second of the whole fit, padding included; None if the batches
             hold no token sequences.
         collections: Python's garbage collections in the steps, by generation; empty if they were not measured.
+        core_wait_ns: Time from the first step to the last in which the training thread was ready to run and had no
+            core; None if it is unknown.
     """
 
     rank: int
@@ -95,6 +97,7 @@ class FitTime(Struct, frozen=True):
     tokens_per_second: float | None = None
     collections: tuple[GcTotals, ...] = ()
     report_ns: int = 0
+    core_wait_ns: int | None = None
 
     def group(self, name: Group) -> FitGroup:
         """Return a group; one of zero if it took no time."""

@@ -152,6 +152,7 @@ class Idle(Struct, frozen=True):
         stalls: Gaps above 100 µs in which work was queued for most of the time. It waited for something other than the
             host's next launch.
         stalled_ns: Time in these gaps in which work was queued.
+        short_gap_ns: Time in gaps up to 100 µs in which work was queued; None in reports of older versions.
     """
 
     steps: int
@@ -163,6 +164,7 @@ class Idle(Struct, frozen=True):
     longest: tuple[IdleGap, ...]
     stalls: int = 0
     stalled_ns: int = 0
+    short_gap_ns: int | None = None
 
 
 def idle(trace: Trace) -> Idle | None:
@@ -192,6 +194,7 @@ def idle(trace: Trace) -> Idle | None:
         longest=tuple(_describe(trace, gaps, row, GAP_CLASSES[cause[row]]) for row in top),
         stalls=int(stalled.sum()),
         stalled_ns=int(gaps.parts_ns["kernel_gap"][stalled].sum()),
+        short_gap_ns=int(gaps.parts_ns["kernel_gap"][length <= _LONG_KERNEL_GAP_NS].sum()),
     )
 
 

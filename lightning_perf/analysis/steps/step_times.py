@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from lightning_perf.analysis.intervals import outlying
+from lightning_perf.analysis.steps.breakdown import DEVICE_CATEGORIES, Breakdown
 from lightning_perf.analysis.steps.fit_time import StepGrowth, find_growth
 from lightning_perf.run_files.steps import WARMUP_STEPS, StepSample, StepSamples
 from lightning_perf.statistics.exact import hodges_lehmann_ratio
@@ -62,6 +63,8 @@ class StepTimes(Struct, frozen=True):
         outlier_wait_ns: The part of `outlier_excess_ns` in waits for data; None if unknown.
         growth: Growth of the step time over the run, or ``None``.
         rank: Rank of the steps; ``None`` if unknown.
+        data_wait_p50_ns: Median wait for batches; ``None`` in reports of older versions.
+        mfu: MFU of these steps; ``None`` if that of the recorded steps is unknown, a range or a lower bound.
     """
 
     steps: int
@@ -90,10 +93,53 @@ class StepTimes(Struct, frozen=True):
     outlier_wait_ns: int | None = None
     growth: StepGrowth | None = None
     rank: int | None = None
+    data_wait_p50_ns: int | None = None
+    mfu: float | None = None
 
     def of_rank(self, rank: int | None) -> StepTimes | None:
         """Return these step times if they are of a rank and were measured without the profiler, else None."""
         return None if self.only_profiled or (self.rank != rank and None not in (self.rank, rank)) else self
+
+
+NOTABLE = 1.2
+"""Ratio of recorded steps to the run's median step from which they are notably slower."""
+
+LEAST_USUAL_STEPS = 5
+"""Steps without the profiler that are needed to know the usual step."""
+
+
+class UsualStep(Struct, frozen=True):
+    """The usual step of a run, for a recording of slower steps. The device does the same work in both.
+
+    Attributes:
+        step_ns: Median step time without the profiler.
+        busy_ns: Time in which the device works, by the recording.
+        idle_ns: The rest of that step, without the wait for input: the most that a busier device saves.
+        recorded_idle_ns: The same of a recorded step.
+    """
+
+    step_ns: float
+    busy_ns: float
+    idle_ns: float
+    recorded_idle_ns: float
+
+
+def usual_step(run: StepTimes | None, recorded: Breakdown) -> UsualStep | None:
+    """Return the usual step; None if it is unknown, as long as the recorded ones, or too short for their work."""
+    if run is None or run.only_profiled or run.steps < LEAST_USUAL_STEPS:
+        return None
+    if not recorded.marked or not recorded.has_device or recorded.truncated:
+        return None
+    recorded_ns = recorded.wall.mean_ns or 0.0
+    busy_ns = sum(recorded.category(name).mean_ns or 0.0 for name in DEVICE_CATEGORIES)
+    if recorded_ns < NOTABLE * run.p50_ns or busy_ns >= run.p50_ns:
+        return None
+    return UsualStep(
+        step_ns=run.p50_ns,
+        busy_ns=busy_ns,
+        idle_ns=max(0.0, run.p50_ns - busy_ns - (run.data_wait_p50_ns or 0)),
+        recorded_idle_ns=recorded_ns - busy_ns - (recorded.category("input").mean_ns or 0.0),
+    )
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
@@ -125,6 +171,7 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         p99_ns=p99,
         data_wait_mean_ns=round(float(wait_ns.mean())),
         data_wait_p90_ns=round(float(np.percentile(wait_ns, 90))),
+        data_wait_p50_ns=round(float(np.median(wait_ns))),
         data_wait_share=float(wait_ns.sum()) / total_ns if total_ns else 0.0,
         device_mean_ns=round(int(device_ns.sum()) / len(device_ns)) if len(device_ns) else None,
         samples_per_second=_per_second(kept.samples, step_ns),
@@ -140,6 +187,23 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         outlier_wait_ns=int(np.maximum(wait_ns[is_slow_outlier] - np.median(wait_ns), 0).sum()),
         growth=find_growth(kept.step, step_ns, wait_ns, kept.tokens if (kept.tokens > 0).all() else kept.samples),
     )
+
+
+def mfu_of_run(times: StepTimes, mfu: float, recorded_ns: float, tokens_per_second: float | None) -> float | None:
+    """Return the MFU of the steps of a run.
+
+    They have the FLOPs of the recorded steps, per token or, without tokens, per step.
+
+    Args:
+        mfu: That of the recorded steps.
+        recorded_ns: Their mean time.
+        tokens_per_second: Their rate.
+    """
+    if times.only_profiled:
+        return None
+    if tokens_per_second and times.tokens_per_second is not None:
+        return mfu * times.tokens_per_second / tokens_per_second
+    return mfu * recorded_ns / times.mean_ns if times.mean_ns else None
 
 
 def _per_second(amount: Int64Array, step_ns: Int64Array) -> float | None:

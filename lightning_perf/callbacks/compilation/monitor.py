@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from lightning_perf.callbacks.compilation.torch_compiler import TorchCompiler
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.steps.fit_state import FitContext
 from lightning_perf.callbacks.steps.observers import FitObserver
-from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation, Moment
+from lightning_perf.run_files.fit.compilations import COMPILATIONS, WRAPPER, Compilation, Moment
 
 MAX_COMPILATIONS = 2000
 """Compilations that a fit writes at most. A training that compiles more often has its findings already."""
@@ -103,19 +104,30 @@ class _ModuleFunctions:
     def __init__(self, model: Any) -> None:
         self._modules: dict[tuple[Any, type], list[str]] = {}
         """Names of the modules of a class that run some code."""
+        self._wrapped: dict[type, list[str]] = {}
+        """Names of compiled modules of torch's own classes: torch compiles a wrapper of its own around them."""
         named = getattr(model, "named_modules", None)
         for name, module in named() if callable(named) else ():
             for function in _python_functions(type(module), is_root=name == ""):
                 self._modules.setdefault((function.__code__, type(module)), []).append(layer_name(name))
+            inside = type(getattr(module, "_orig_mod", None))
+            if inside.__module__.startswith("torch."):
+                self._wrapped.setdefault(inside, []).append(layer_name(name))
 
     def modules_of(self, file: str, line: int) -> str:
         """Return the modules that run a line, e.g. ``blocks.0 and 11 more (Block)``; empty if none is known."""
         for (code, kind), names in self._modules.items():
             if code.co_filename == file and code.co_firstlineno <= line <= _last_line(code):
-                first = next((name for name in names if name), "")
-                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-                return f"{first}{more} ({kind.__name__})" if first else kind.__name__
+                return _named(kind, names)
+        if Path(file).parts[-2:] == WRAPPER:
+            return ", ".join(_named(kind, names) for kind, names in self._wrapped.items())
         return ""
+
+
+def _named(kind: type, names: list[str]) -> str:
+    first = next((name for name in names if name), "")
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{first}{more} ({kind.__name__})" if first else kind.__name__
 
 
 def _last_line(code: Any) -> int:

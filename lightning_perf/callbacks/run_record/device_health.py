@@ -158,6 +158,7 @@ class DeviceHealth:
         self._looks = 0
         self._distance = 1
         self._samples: list[dict[str, Any]] = []
+        self._strangers: set[int] | None = None
         self._health: GpuHealth | None = None
         self._looking = BackgroundThread(self._run(), "lightning_perf device")
 
@@ -216,7 +217,7 @@ class DeviceHealth:
                 if state.get("reasons", 0) & bit:
                     self._say(f"{self._name(number)} was {words}", invalid=bit in TROUBLE)
             if self._looks % PROCESSES_EVERY == 0:
-                self._say_processes(self._name(number), gpu.process_ids())
+                self._see_processes(number, gpu.process_ids())
         self._looks += 1
         if len(self._samples) > MAX_SAMPLES:
             self._samples = self._samples[::2]
@@ -234,17 +235,20 @@ class DeviceHealth:
         own, limits = self._gpus[0], self._gpus[0].ask(LIMITS)
         kept = {name: counted[0].get(name) for name in ("energy_j", "uncorrected_errors", "corrected_errors")}
         facts: dict[str, Any] = summarize(self._samples, limits) | kept
+        facts["other_processes"] = None if self._strangers is None else len(self._strangers)
         return GpuHealth(self._rank, own.uuid, round(watched_s, 3), **facts)
 
     def _name(self, number: int) -> str:
         return "the device" if len(self._gpus) == 1 else f"device {number}"
 
-    def _say_processes(self, name: str, pids: Sequence[int]) -> None:
+    def _see_processes(self, number: int, pids: Sequence[int]) -> None:
         strangers = [pid for pid in pids if not _descends(pid, self._family)]
         if len(strangers) == len(pids):
             return  # not even ours: a container, in which processes have other numbers than the driver's
+        if number == 0:
+            self._strangers = (self._strangers or set()).union(strangers)
         for pid in strangers:
-            self._say(f"another process was on {name} ({_program(pid)}, pid {pid})", invalid=True)
+            self._say(f"another process was on {self._name(number)} ({_program(pid)}, pid {pid})", invalid=True)
 
     def _say_counts(self, name: str, counts: Mapping[str, float], watched_s: float) -> None:
         for policy, (words, least, invalid) in COUNTED.items():

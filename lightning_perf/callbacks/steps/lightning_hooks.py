@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -107,6 +107,7 @@ class HookTimes(FitObserver):
     """
 
     def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
         self._facts = {
             "loggers": [type(logger).__name__ for logger in trainer.loggers],
             "log_every_n_steps": int(trainer.log_every_n_steps),
@@ -159,7 +160,20 @@ class HookTimes(FitObserver):
                 hooks[f"{found['owner']}.{found['hook']}"] += spent_ns
         slowest = sorted(hooks, key=lambda name: (-hooks[name], name))[:MAX_HOOKS]
         times = {name: hooks[name] for name in slowest} if self.attached else None
-        return {**self._facts, "steps": steps, "hooks_ns": times}
+        return {**self._facts, "steps": steps, "hooks_ns": times, "bar_values": _bar_values(self._trainer)}
+
+
+def _bar_values(trainer: Trainer) -> list[str] | None:
+    """Return the values that are logged in each step for the progress bar; None if Lightning does not tell.
+
+    Lightning reads them after each batch, even without a bar (``_LoggerConnector.on_batch_end`` in its source).
+    """
+    results = getattr(getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None), "_results", None)
+    if not isinstance(results, dict):
+        return None
+    logged: Iterable[Any] = (getattr(result, "meta", None) for result in results.values())
+    names = (meta.name for meta in logged if getattr(meta, "prog_bar", False) and getattr(meta, "on_step", False))
+    return list(dict.fromkeys(names))
 
 
 class ProfilerHooks:

@@ -32,8 +32,8 @@ from lightning_perf.show.blocks import (
     table,
     tabulate,
 )
+from lightning_perf.show.kernel_text import kernel_text
 from lightning_perf.show.plots import area, time_axis
-from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import (
     NOT_AVAILABLE,
     counted,
@@ -119,6 +119,10 @@ def gpu_health_section(gpus: Sequence[GpuHealth]) -> Iterator[Block]:
         for found in gpu.reasons:
             text = f"Rank {gpu.rank}: {found.reason} in {format_share(found.share)} of the samples"
             yield Line(text, "warning" if found.harmful else "plain")
+        if gpu.other_processes:
+            yield Line(
+                f"Rank {gpu.rank}: {counted(gpu.other_processes, 'other process', 'other processes')}", "warning"
+            )
         if gpu.corrected_errors:
             errors = counted(gpu.corrected_errors, "memory error")
             yield Line(f"Rank {gpu.rank}: {errors}, corrected by ECC", "quiet")
@@ -155,7 +159,8 @@ def _launches(found: Launches, of_what: str) -> Iterator[Block]:
     delay, queue, graphs, bound = found.delay, found.queue, found.graphs, found.launch_bound
     yield Heading(f"Launches, {of_what}", definition="launch-call")
     if bound is not None:
-        text = f"aunch-bound: the device waits {format_share(bound.share)} of the time for the host to issue work."
+        waits = f"the device waits {format_share(bound.share)} of the time, in gaps of at most 1 ms"
+        text = f"aunch-bound: {waits}, for the host to issue work."
         yield Line(f"L{text}", "bad") if bound.bound else Line(f"Not l{text}", "good")
     ends = f"p90 {format_duration(delay.p90_ns)}, p99 {format_duration(delay.p99_ns)}" if delay else ""
     exposed = f"{format_duration(found.exposed_ns / steps)} exposed"

@@ -28,8 +28,8 @@ from lightning_perf.show.blocks import (
     rest,
     table,
 )
+from lightning_perf.show.kernel_text import kernel_text
 from lightning_perf.show.plots import bars, names_axis, of_total, time_axis
-from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import counted, format_bytes, format_duration, format_rate, format_ratio
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def changes_table(
 ) -> Table:
     """Return the changes of a table, the largest first."""
     rows = [row for row in changes.rows if row.before_ns or row.after_ns][:top]
-    names = [_name(row) if top == MOST_ROWS else kernel_text(_name(row)) for row in rows]
+    names = [_named(row, whole=top == MOST_ROWS) for row in rows]
     most = max((abs(row.change_ns) for row in rows), default=0.0) or 1.0
     counted = any(row.before_calls is not None or row.after_calls is not None for row in rows)
     calls = ("calls\nbefore", "calls\nafter") if counted else ()
@@ -179,7 +179,7 @@ def changes_table(
         (noun, "before", "after", "change", "ratio", *calls, "outcome"),
         (
             (
-                name if labels is None else Cell(labels.get(row.name or "", name), color=_color(row.name)),
+                name if labels is None else Cell(labels.get(row.name or "", name.text), color=_color(row.name)),
                 row.before_ns,
                 row.after_ns,
                 Cell(_signed(row.change_ns), row.change_ns, bar=abs(row.change_ns) / most),
@@ -192,6 +192,12 @@ def changes_table(
         title,
         f"{'code' if labels is None else 'name'} duration duration duration ratio{' count' * len(calls)} text",
     )
+
+
+def _named(row: DiffRow, *, whole: bool) -> Cell:
+    """Return the name of a row. Pages have the whole name of a kernel next to its short form."""
+    name, short = _name(row), kernel_text(_name(row))
+    return Cell(name, short=short if short != name else "") if whole else Cell(short)
 
 
 def _name(row: DiffRow) -> str:

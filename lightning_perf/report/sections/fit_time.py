@@ -65,6 +65,10 @@ def mostly_steps(fit: FitTime) -> bool:
     return max(fit.groups, key=lambda group: group.time_ns).group == "training steps" if fit.groups else True
 
 
+NOTABLE_CORE_WAIT = 0.05
+"""Share of the fit in waits for a core from which the report names them."""
+
+
 def fit_time_section(fit: FitTime, top: int = EVERY_ROW) -> Iterator[Block]:
     """Yield the groups of a fit with their parts, on the console the largest ones, and the figures of the whole fit."""
     yield Heading("Time of the whole fit", definition="time-of-the-whole-fit")
@@ -100,6 +104,12 @@ def _facts(fit: FitTime) -> Iterator[Line]:
             rates.append(format_rate(fit.tokens_per_second, "tokens"))
         facts.append(f"{' and '.join(rates)} over the whole fit")
     yield Line(" · ".join(facts))
+    if fit.core_wait_ns is not None and fit.core_wait_ns >= NOTABLE_CORE_WAIT * fit.wall_ns:
+        waited = part_text(fit.core_wait_ns, fit.wall_ns)
+        yield Line(
+            f"The training thread waited for a core: {waited}. Other threads or programs kept the cores busy.",
+            "warning",
+        )
     for each in fit.collections:
         if each.generation == FULL_GENERATION and each.time_ns >= LEAST_PART * fit.wall_ns:
             yield Line(
@@ -126,7 +136,7 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
     yield Heading("Step times without the profiler", definition="step-timer")
     rows: list[TableRow] = [
         ("step", times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns),
-        ("data wait", times.data_wait_mean_ns, "", times.data_wait_p90_ns, ""),
+        ("data wait", times.data_wait_mean_ns, times.data_wait_p50_ns, times.data_wait_p90_ns, ""),
     ]
     if times.device_mean_ns is not None:
         rows.append(("device, without data wait", times.device_mean_ns, "", "", ""))
@@ -136,6 +146,8 @@ def step_times_section(times: StepTimes) -> Iterator[Block]:
         facts.append(format_rate(times.samples_per_second, "samples"))
     if times.tokens_per_second is not None:
         facts.append(format_rate(times.tokens_per_second, "tokens"))
+    if times.mfu is not None:
+        facts.append(f"MFU {format_share(times.mfu)}")
     left_out = [f"{times.warmup_steps} to warm up"] if times.warmup_steps else []
     left_out += [f"{times.profiled_steps} profiled"] if times.profiled_steps else []
     if left_out:
@@ -259,9 +271,10 @@ def _compile_facts(report: CompileReport) -> Iterator[Line]:
 
 
 def _frame(frame: CompiledFrame) -> TableRow:
-    module = f"  {frame.module}" if frame.module else ""
+    name = frame_name(frame)
+    module = f"  {frame.module}" if frame.module and frame.module not in name else ""
     return (
-        Cell(frame_name(frame), troubled=frame.limit_reached, detail=module),
+        Cell(name, troubled=frame.limit_reached, detail=module),
         frame.time_ns,
         frame.backend_ns,
         frame.compilations,

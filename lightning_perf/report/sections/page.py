@@ -302,8 +302,7 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
         covered, (mfu, *facts) = efficiency.flops_coverage, mfu_texts(efficiency)
         part = "" if covered is None or covered >= 1 else f"covers {format_share(covered)} of product time"
         figures.append(Figure("FLOP/s", format_flop_rate(efficiency.flops_per_s), part, "flops"))
-        bound = ["at least"] * mfu.startswith("at least")
-        figures.append(Figure("MFU", mfu.removeprefix("at least "), ", ".join(bound + facts), "mfu"))
+        figures.append(_mfu(report, rank, mfu, facts))
     peak = next((each for each in rank.memory.devices if each.device is not None), None) if rank.memory else None
     if peak is not None:
         whole = f"of {format_bytes(peak.total_bytes)}" if peak.total_bytes else "" if peak.absolute else "at least"
@@ -316,6 +315,15 @@ def _summary(report: PerfReport, rank: RankAnalysis) -> Iterator[Block]:
     yield Figures(tuple(figures))
     if efficiency is not None and efficiency.mfu is None and efficiency.mfu_missing and times.has_device:
         yield Line(f"No MFU: {efficiency.mfu_missing}.", "quiet")
+
+
+def _mfu(report: PerfReport, rank: RankAnalysis, recorded: str, facts: list[str]) -> Figure:
+    """Return the MFU of the run, if it is known, else that of the recorded steps."""
+    usual = report.step_times.of_rank(rank.rank) if report.step_times is not None else None
+    if usual is not None and usual.mfu is not None:
+        return Figure("MFU", format_share(usual.mfu), ", ".join([f"{recorded} in recorded steps", *facts]), "mfu")
+    bound = ["at least"] * recorded.startswith("at least")
+    return Figure("MFU", recorded.removeprefix("at least "), ", ".join(bound + facts), "mfu")
 
 
 def _step_time(report: PerfReport, rank: RankAnalysis) -> Figure:

@@ -354,7 +354,7 @@ def _language_model(model: LanguageModel) -> Iterator[str]:
             text += f": {ratio} the formula 6N{attention} (N = {format_count(model.parameters)} parameters)"
         yield text
     if model.formula_mfu is not None:
-        yield f"MFU by the formula: {format_share(model.formula_mfu)}"
+        yield f"MFU by the formula, under the profiler: {format_share(model.formula_mfu)}"
 
 
 def _attention(attention: Attention, top: int) -> Iterator[Block]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,15 +194,18 @@ def trust_block(trust: Trust) -> Line:
 
 
 def held_back_blocks(held_back: Sequence[HeldBack]) -> Iterator[Block]:
-    """Yield each finding that is held back, with the reason."""
+    """Yield each finding that is held back, with the reason. Several with one reason share it."""
     yield Heading("Held back", definition="held-back")
-    yield from listing(
-        (
-            Line((each.finding.title, "  [", rule_link(each.finding), "]  ", Span(each.reason, "quiet")))
-            for each in held_back
-        ),
-        marker="-",
-    )
+    for reason, same in groupby(held_back, lambda each: each.reason):
+        findings = [each.finding for each in same]
+        shared = len(findings) > 1
+        own = "" if shared else f"  {reason}"
+        yield from listing(
+            (Line((finding.title, "  [", rule_link(finding), "]", Span(own, "quiet"))) for finding in findings),
+            marker="-",
+        )
+        if shared:
+            yield Line(f"Reason for these {len(findings)}: {reason}", "quiet")
 
 
 def _captures(captures: Sequence[Captured]) -> Iterator[Block]:
@@ -281,7 +285,7 @@ def _change_row(change: ProbedChange, step_ns: float) -> TableRow:
 def _calls_table(calls: Sequence[ProbedCall], changes: Sequence[str]) -> Table:
     names = [name for name in changes if any(name in call.changed_ns for call in calls)]
     return table(
-        ("operator", "calls", "recorded per step", "one call now", *(CHANGE_NAMES.get(name, name) for name in names)),
+        ("operator", "calls", "usual per step", "one call now", *(CHANGE_NAMES.get(name, name) for name in names)),
         (
             (
                 call.name,

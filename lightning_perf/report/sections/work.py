@@ -40,8 +40,8 @@ from lightning_perf.show.blocks import (
     table,
     tabulate,
 )
+from lightning_perf.show.kernel_text import kernel_text
 from lightning_perf.show.plots import Trace, area, bytes_axis, line, peak, time_axis, upright
-from lightning_perf.show.terminal_text import kernel_text
 from lightning_perf.units import counted, format_bytes, format_count, format_duration, format_share
 
 MOST_ROWS = 10_000
@@ -175,6 +175,12 @@ def _per(value: int | None, number: int | None) -> float | None:
     return value / number if value is not None and number else None
 
 
+def _whole_name(row: KernelRow) -> Cell:
+    """Return the whole name of a kernel with its short form. Pages search the first, and show the second."""
+    short = kernel_text(row.name)
+    return Cell(row.name, color=_color(row), short=short if short != row.name else "")
+
+
 def _kernels(analysis: RankAnalysis, kernels: KernelTable, top: int, most: int) -> Iterator[Block]:
     """Yield the device work. Pages have whole names."""
     steps, cores, amd = max(kernels.steps, 1), matrix_units(analysis.metadata), is_amd(analysis.metadata)
@@ -184,11 +190,11 @@ def _kernels(analysis: RankAnalysis, kernels: KernelTable, top: int, most: int) 
     parts = (Part(CATEGORY_LABELS[name], time, format_duration(time / steps), name) for name, time in sums.items())
     peak = any(row.peak_share for row in kernels.rows)
     longest, launch = kernels.rows[0].total_ns / steps, "launch-configuration"
-    name = (lambda row: row.name) if top == EVERY_ROW else lambda row: kernel_text(row.name)
+    name = _whole_name if top == EVERY_ROW else lambda row: Cell(kernel_text(row.name), color=_color(row))
     found = tabulate(
         kernels.rows[: min(top, most)],
         (
-            Field("kernel", "code", lambda row: Cell(name(row), color=_color(row))),
+            Field("kernel", "code", name),
             Field("calls", "count", "calls", per=steps),
             Field("time", "duration", "total_ns", per=steps, most=longest),
             Field("share", "share", "share"),

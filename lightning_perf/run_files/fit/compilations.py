@@ -12,6 +12,10 @@ Moment: TypeAlias = Literal["before training", "first step", "step", "between st
 """The part of the fit in which a compilation ran. Validation and epoch boundaries are between steps."""
 
 
+WRAPPER = ("_dynamo", "external_utils.py")
+"""The end of the path of torch's function around a compiled module of its own classes, e.g. of ``torch.nn``."""
+
+
 class GraphBreak(Struct, frozen=True):
     """A place at which ``torch.compile`` had to end a graph, so that Python runs the code.
 

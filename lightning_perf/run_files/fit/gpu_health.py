@@ -61,6 +61,7 @@ class GpuHealth(Struct, frozen=True):
         sample_energy_j: That energy per sample of this rank, validation and checkpoints included.
         uncorrected_errors: Errors of its memory that were not corrected, so data may be wrong.
         corrected_errors: Errors of its memory that were corrected, which is harmless.
+        other_processes: Processes of other programs that were seen on it; unknown in a container.
     """
 
     rank: Count
@@ -82,6 +83,7 @@ class GpuHealth(Struct, frozen=True):
     sample_energy_j: float | None = None
     uncorrected_errors: Count | None = None
     corrected_errors: Count | None = None
+    other_processes: Count | None = None
 
     @property
     def lost(self) -> float:

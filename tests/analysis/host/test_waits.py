@@ -90,6 +90,19 @@ def test_a_wait_at_the_end_of_a_step_leaves_the_device_without_work_in_the_next(
     assert (point.drained_ns, point.regained_ns) == (3 * 240_000, 3 * 270_000)
 
 
+def test_the_wait_of_a_profiler_that_stops_is_none_of_the_training() -> None:
+    """The device still works for the last step, which lasts until 2900. The host's mark of it ended at 2000."""
+    builder = TraceBuilder().step(1, 0, 1000).step(2, 1000, 1000)
+    builder.launch("a", call_us=10, call_duration_us=5, start_us=20, duration_us=100)
+    builder.launch("b", call_us=1010, call_duration_us=5, start_us=1020, duration_us=1880)
+    builder.runtime("cudaStreamSynchronize", 1500, 100)
+    builder.runtime("cudaDeviceSynchronize", 2050, 850)
+    found = known(sync_points(builder.build()))
+    assert [(point.call, point.calls, point.wait_ns) for point in found.points] == [
+        ("cudaStreamSynchronize", 1, 100_000)
+    ]
+
+
 def test_one_operator_in_two_phases_is_two_places() -> None:
     builder = TraceBuilder().step(1, 0, 1000).annotation("perf::forward", 0, 400)
     for at, name in ((100, "a"), (600, "b")):

@@ -27,6 +27,24 @@ def test_busy_sm_efficiency_and_occupancy():
     assert device.occupancy == pytest.approx((50 + 25) / 2 / 100)
 
 
+def test_a_recorded_occupancy_of_zero_is_true_of_tiny_kernels_only():
+    """As on an H200: cuBLAS's kernels have most of the shared memory, and one block per SM or a little less."""
+    builder = TraceBuilder().gpu("NVIDIA H200", numSms=132).step(1, 0, 100)
+    unknown = {"est. achieved occupancy %": 0, "block": [384, 1, 1]}
+    builder.kernel("nvjet_full", 0, 10, **{"blocks per SM": 1.0}, **unknown)
+    builder.kernel("nvjet_less", 20, 10, **{"blocks per SM": 0.97}, **unknown)
+    builder.kernel("tiny", 40, 10, **{"blocks per SM": 0.008, "est. achieved occupancy %": 0, "block": [1024, 1, 1]})
+    builder.kernel("copy", 60, 10, **{"blocks per SM": 100.0, "est. achieved occupancy %": 100, "block": [128, 1, 1]})
+    trace = builder.build()
+    assert {row.name: row.occupancy for row in kernels(trace).rows} == {
+        "nvjet_full": None,
+        "nvjet_less": None,
+        "tiny": 0,
+        "copy": 1,
+    }
+    assert efficiency(trace).devices[0].occupancy == pytest.approx(0.5)
+
+
 def test_kernels_that_run_at_once_never_fill_more_than_all():
     builder = TraceBuilder().step(1, 0, 100)
     for stream in range(3):
@@ -141,6 +159,18 @@ def test_why_there_is_no_mfu(build, reason):
     value = efficiency(build(TraceBuilder().step(1, 0, 1000)).build())
     assert value.mfu is None
     assert reason in value.mfu_missing
+
+
+@pytest.mark.parametrize(("tiny_us", "rated"), [(9, {"bf16"}), (11, {"bf16", "fp32"})])
+def test_an_arithmetic_of_a_few_tiny_products_has_no_rate(tiny_us, rated):
+    builder = a100(TraceBuilder()).step(1, 0, 10_000)
+    for at, kernel, types, length in (
+        (0, "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_64x6_tn_align8", BF16, 1000 - tiny_us),
+        (2000, "ampere_sgemm_128x64_nn", FLOAT, tiny_us),
+    ):
+        builder.op("aten::mm", at, 60, types=types, dims=SHAPES)
+        builder.launch(kernel, call_us=at + 10, call_duration_us=5, start_us=at + 20, duration_us=length)
+    assert {rate.name for rate in efficiency(builder.build()).rates} == rated
 
 
 def test_an_mfu_with_unknown_products_is_a_lower_bound():

@@ -35,6 +35,8 @@ TENSOR_CORES = [
 ]
 """Products on Tensor Cores."""
 
+WORKSPACE = "void cask_plugin__5x_cudnn::xmma__5x_cudnn::init_device_workspace_kernel<xmma__5x_cudnn::fprop::P>(P)"
+
 KNOWN = [
     *TENSOR_CORES,
     # cuBLAS's letters: A and B, compute, output.
@@ -98,7 +100,10 @@ KNOWN = [
     ),
     ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::Half, float> >(c10::Half)", "fp16", False),
     ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<long>, char*>(int)", "integer", False),
-    ("void at::native::CatArrayBatchedCopy<at::native::OpaqueType<4u>, unsigned int, 1>(unsigned int)", None, None),
+    ("void at::native::CatArrayBatchedCopy<at::native::OpaqueType<4u>, unsigned int, 1>(unsigned int)", None, False),
+    ("void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<long, at::cuda::cub::OpaqueType<8> >(int)", None, False),
+    (WORKSPACE, None, False),
+    ("void cudnn::fusion::compute_dot_do_o_specialized<true, 64>(void const*, void const*, void*)", None, False),
     ("gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>", "fp32", False),
     ("_copy_page_indices_kernel", None, None),
     ("my_float_kernel", None, None),
@@ -160,6 +165,9 @@ OTHERS = {
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, float>(int)",
     "void gemv2T_kernel_val<int, int, float>(int)",
     "SubTensorOpWithScalar1d",
+    # Beside the convolutions of cuDNN 9.19 on an H200.
+    WORKSPACE,
+    "void cudnn::fusion::compute_dot_do_o_specialized<true, 64>(void const*, void const*, void*, unsigned int)",
     "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)",
     # Changes of layout beside a product.
     "void deep_gemm::transpose_fp32<512u, 64u>(float const*, float*)",

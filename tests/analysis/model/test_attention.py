@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -168,6 +169,29 @@ def test_device_time_is_that_of_the_kernels_of_forward_and_backward() -> None:
     assert (kind.implementation, kind.type, kind.mask) == ("memory-efficient", "c10::Half", True)
     assert (kind.calls, kind.time_ns) == (2, 2 * 350_000)
     assert found.on_device
+
+
+def test_compiled_code_calls_operators_that_nothing_links_to_their_backward() -> None:
+    """As recorded on an H200: no `scaled_dot_product_attention` above them, and no sequence numbers on them."""
+    builder = TraceBuilder().gpu("GPU")
+    small, large = [2, 4, 64, 32], [2, 4, 128, 32]
+    for at in builder.steps(2, 1000):
+        builder.op("CompiledFunction", at, 100, sequence=1)
+        for place, (query, duration_us) in enumerate(((small, 10), (large, 30))):
+            inputs: dict[str, Any] = {"types": ["c10::BFloat16"] * 3, "dims": [query] * 3 + [[]] * 6}
+            inputs["Concrete Inputs"] = ["", "", "", "", "True", "0.25", "True", "False", ""]
+            name, start = "aten::_scaled_dot_product_cudnn_attention", at + 10 + 40 * place
+            builder.op(name, start, 20, **inputs)
+            builder.launch("sdpa_fprop", call_us=start + 5, call_duration_us=5, start_us=start + 10, duration_us=10)
+            builder.op(f"{name}_backward", start + 500, 20, thread=2000, dims=[query] * 4)
+            builder.launch(
+                "sdpa_bprop", call_us=start + 505, call_duration_us=5, start_us=start + 510, duration_us=duration_us,
+                thread=2000,
+            )  # fmt: skip
+    found = known(attention(builder.build()))
+    assert found.with_backward
+    assert [(kind.query[2], kind.time_ns) for kind in found.kinds] == [(128, 2 * 40_000), (64, 2 * 20_000)]
+    assert {(kind.mask, kind.dropout, kind.causal, kind.calls) for kind in found.kinds} == {(False, 0.25, True, 2)}
 
 
 @pytest.mark.corpus

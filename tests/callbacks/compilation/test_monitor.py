@@ -13,14 +13,17 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lightning_perf
+from lightning_perf.analysis.compilation import summarize_compilations
 from lightning_perf.callbacks.compilation import monitor as monitor_module
 from lightning_perf.callbacks.compilation.monitor import CompileMonitor
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.findings.compilation import frame_name
 from lightning_perf.run_files.fit.account import read_account
 from lightning_perf.run_files.fit.compilations import COMPILATIONS, Compilation
 from tests.callbacks.perf_training import fit, quick
 from tests.callbacks.training import Points, context, make_module
+from tests.support.known import known
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +119,19 @@ def test_modules_are_named_by_the_lines_of_their_functions(tmp_path: Path, monke
     monkeypatch.setattr(monitor_module, "TorchCompiler", lambda since_ns: Compiled(looks))
     CompileMonitor(context(tmp_path, model=nn.ModuleList([Block(), Block(), Block()]))).close()
     assert [each.module for each in COMPILATIONS.read_all(tmp_path)] == ["0 and 2 more (Block)", ""]
+
+
+def test_compiled_modules_of_torch_are_named_by_their_place(tmp_path: Path) -> None:
+    """torch compiles a function of its own around them. Its name, its file and its line say nothing."""
+    model = nn.ModuleList([torch.compile(nn.Linear(4, 4), backend="eager") for _ in range(2)])  # type: ignore[misc]
+    monitor = CompileMonitor(context(tmp_path, model=model))
+    for layer in model:
+        layer(torch.zeros(2, 4))
+    monitor.close()
+    found = COMPILATIONS.read_all(tmp_path)
+    assert {each.module for each in found} == {"0 and 1 more (Linear)"}
+    report = known(summarize_compilations(found))
+    assert frame_name(report.frames[0]) == "forward of 0 and 1 more (Linear)"
 
 
 def test_a_changing_shape_is_in_the_report(tmp_path: Path) -> None:

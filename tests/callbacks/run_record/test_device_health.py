@@ -184,9 +184,12 @@ def test_another_process_is_told_by_name_and_our_own_are_not(nvml: FakeNvml, str
     child = subprocess.Popen(["sleep", "60"])
     try:
         nvml.pids = [os.getpid(), child.pid, stranger]
-        assert Seen().told == [(f"another process was on the device (sleep, pid {stranger})", True)]
+        seen = Seen()
+        assert seen.told == [(f"another process was on the device (sleep, pid {stranger})", True)]
         nvml.pids = [os.getpid(), child.pid]
-        assert Seen().told == []
+        assert seen.health.close().other_processes == 1
+        seen = Seen()
+        assert (seen.told, seen.health.close().other_processes) == ([], 0)
         nvml.pids = [os.getpid(), os.getppid()]
         assert [invalid for _, invalid in Seen().told] == [True]
         assert Seen(siblings=True).told == []
@@ -197,7 +200,8 @@ def test_another_process_is_told_by_name_and_our_own_are_not(nvml: FakeNvml, str
 
 def test_numbers_of_processes_that_are_not_this_containers_say_nothing(nvml: FakeNvml, stranger: int) -> None:
     for nvml.pids in ([stranger], []):
-        assert Seen().told == []
+        seen = Seen()
+        assert (seen.told, seen.health.close().other_processes) == ([], None)
 
 
 def test_several_devices_are_told_apart(nvml: FakeNvml) -> None:

@@ -131,6 +131,7 @@ def test_hooks_of_a_window_are_timed_by_class_and_name(monkeypatch: pytest.Monke
         "loggers": ["Counting"],
         "log_every_n_steps": 10,
         "hooks_ns": {"Slow.on_train_batch_end": 60, "Net.optimizer_step": 23, "Net.on_train_batch_start": 2},
+        "bar_values": None,
     }
     run.hooks.follow_phases(False)
     run.action(SLOW, 30)

@@ -225,6 +225,7 @@ function columnOf({ head = "", kind = "figure", definition = null, extra = null 
     optional: extra,
     value: (row) => (valued && !textual ? (row[place].value ?? null) : full(row)),
     show: (row) => styled(text(row), row[place], kind),
+    short: (row) => row[place].short,
     swatch: (row) => row[place].color,
     bar: rows.some((row) => row[place].bar !== undefined)
       ? (row) => row[place].bar

@@ -125,7 +125,7 @@ export function cell(column, row, first, open = null) {
     { scope: first ? "row" : null, class: column.bar ? `${kind} barred` : kind },
     Number.isFinite(share) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, share)) } }) : null,
     column.kind === "text" && typeof shown === "string"
-      ? named(column.swatch(row), name(shown, column.code, open), timelineLink(column, row))
+      ? named(column.swatch(row), name(shown, column.code, open, column.short?.(row)), timelineLink(column, row))
       : h("span", { class: "figure" }, typeof shown === "string" ? ends(shown) : shown),
   );
 }
@@ -144,16 +144,18 @@ function ends(figure) {
 const LONG = 64;
 const SHORT = 24; // stays on one line
 
-/** A name. A long one is cut to one line and opens when the reader presses it. */
-export function name(text, code = false, open = null) {
+/** A name. A long one is cut to one line, or shows its short form, and opens when the reader presses it. */
+export function name(text, code = false, open = null, short = "") {
   const kind = code ? "name code" : "name";
-  if (!open && text.length <= LONG) return h("span", { class: text.length <= SHORT ? `${kind} short` : kind }, text);
+  if (!open && !short && text.length <= LONG) return h("span", { class: text.length <= SHORT ? `${kind} short` : kind }, text);
   const unfold = (event) => {
-    const opened = event.currentTarget.getAttribute("aria-expanded") === "true";
-    event.currentTarget.setAttribute("aria-expanded", String(!opened));
+    const button = event.currentTarget;
+    const opened = button.getAttribute("aria-expanded") === "true";
+    button.setAttribute("aria-expanded", String(!opened));
+    if (short) button.textContent = opened ? short : text;
   };
   const properties = { class: `${kind} long${open ? " more" : ""}`, title: text, on: { click: open ?? unfold } };
-  return h("button", { type: "button", "aria-expanded": "false", ...properties }, text);
+  return h("button", { type: "button", "aria-expanded": "false", ...properties }, short || text);
 }
 
 /** The link from a row to the timeline, for a column with `go(row)`, which returns its address or null. */

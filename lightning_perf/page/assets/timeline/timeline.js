@@ -150,7 +150,7 @@ export function timelineElement(context, found) {
     plot,
     legends(chosen),
     axis.cuts.length
-      ? notice(`${format.countOf(axis.cuts.length, "long pause")} between recorded steps take less room than their time.`)
+      ? notice(`Shortened: ${format.countOf(axis.cuts.length, "long pause")} between recorded steps.`)
       : null,
     found.aligned ? notice("The clocks of the ranks differ. Their first common step is drawn at the same time.") : null,
     items.length < ranks.length
@@ -183,11 +183,13 @@ export function timelineElement(context, found) {
     brush.show(range);
     const [start, end] = [axis.time(range.from), axis.time(range.to)];
     const width = axisRow.clientWidth || 600;
+    let free = 0; // where the next label may begin: a shortened pause has its instants close together
     fill(
       axisRow,
       ticks(start, end, Math.max(2, Math.floor(width / TICK_PX))).map(({ time, text }) => {
         const place = (axis.place(time) - range.from) / (range.to - range.from);
-        const fits = place * width < width - LABEL_PX;
+        const fits = place * width >= free && place * width < width - LABEL_PX;
+        if (fits) free = place * width + LABEL_PX;
         return h("span", { style: { left: `${100 * place}%` } }, fits ? text : "");
       }),
     );
