@@ -77,7 +77,7 @@ class Finding(Struct, frozen=True):
         per: ``step`` or ``fit``: whether the saving is per step or of the whole fit.
         changes: How the fix may change the results of the training, beyond the order of sums; empty if it does not.
         part: The part of the fit's account that has the lost time: a hook by its name, ``logging`` or ``checkpoints``;
-            empty if it is none of them.
+            empty for any other.
     """
 
     kind: str

@@ -50,7 +50,7 @@ def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | Non
 
 
 class _Reason(NamedTuple):
-    """Why some steps are long: the end of the title, and what a `Problem` has."""
+    """Why some steps are long: the end of the title, and fields of a `Problem`."""
 
     suffix: str
     evidence: tuple[str, ...]
@@ -242,7 +242,7 @@ def _part_of_long_steps(
 
 
 def _around_steps(fit: FitTime) -> Iterator[tuple[Group, FitPart]]:
-    """Yield what runs around the steps, each with its group: hooks, calls of loggers, and parts of checkpoints."""
+    """Yield hooks, calls of loggers, and parts of checkpoints, each with its group."""
     for group in AROUND_STEPS:
         for part in fit.group(group).parts:
             yield group, replace(part, name=f"{part.name} of checkpoints") if group == "checkpoints" else part
