@@ -353,7 +353,7 @@ def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
     if found is None:
         return None
     pause, time_ns = found
-    cause, evidence = _pause_cause(analysis, pause, time_ns)
+    cause, part, evidence = _pause_cause(analysis, pause, time_ns)
     place = ELSEWHERE["optimizer" if pause.phase == "other" and "optimizer_step" in cause else pause.phase]
     named = f", in {cause}" if cause else ""
     return Problem(
@@ -367,7 +367,8 @@ def cpu_pauses(analysis: RankAnalysis) -> Problem | None:
         ),
         _pause_fix(analysis, pause, cause),
         SavingRange((time_ns / 2, time_ns), "Half to all of the pauses go away."),
-        changes=SKIPPED_WORK if cause and not cause.startswith("the logger") else "",
+        changes=SKIPPED_WORK if cause and part != "logging" else "",
+        part=part,
     )
 
 
@@ -390,13 +391,13 @@ def _longest_pause(analysis: RankAnalysis) -> tuple[PhasePause, float] | None:
     return (pause, time_ns) if time_ns >= MIN_PAUSE_SHARE * step_ns(analysis) > 0 else None
 
 
-def _pause_cause(analysis: RankAnalysis, pause: PhasePause, time_ns: float) -> tuple[str, list[str]]:
-    """Return the code that pauses, as far as the recording names it, and the evidence for it."""
+def _pause_cause(analysis: RankAnalysis, pause: PhasePause, time_ns: float) -> tuple[str, str, list[str]]:
+    """Return the code that pauses and its part of the fit, as far as the recording names them, and the evidence."""
     if pause.function is not None:
-        return function_text(pause.function), []
+        return function_text(pause.function), "", []
     loop = analysis.metadata.loop
     if loop is None or loop.hooks is None or not loop.steps:
-        return "", []
+        return "", "", []
     inside = HOOKS.get(pause.phase)
     # `optimizer_step` also runs around the optimizer and its closure, outside of any phase.
     elsewhere = {hook for hooks in HOOKS.values() for hook in hooks} - {"optimizer_step"}
@@ -407,13 +408,14 @@ def _pause_cause(analysis: RankAnalysis, pause: PhasePause, time_ns: float) -> t
     ]
     slowest = max(hooks, key=lambda hook: hook.time_ns, default=None)
     if slowest is not None and slowest.time_ns / loop.steps >= HOOK_SHARE * time_ns:
-        return slowest.name, [f"{slowest.name} takes {format_duration(slowest.time_ns / loop.steps)} per step."]
+        text = f"{slowest.name} takes {format_duration(slowest.time_ns / loop.steps)} per step."
+        return slowest.name, slowest.name, [text]
     if pause.phase == "other" and loop.loggers and loop.log_every_n_steps == 1:
         spent_ns = sum(hook.time_ns for hook in hooks) / loop.steps
         loggers = " and ".join(loop.loggers)
         text = f"Hooks of callbacks take {format_duration(spent_ns)} of it. Lightning calls {loggers} in the rest."
-        return f"the logger {loggers}" if len(loop.loggers) == 1 else f"the loggers {loggers}", [text]
-    return "", []
+        return f"the logger {loggers}" if len(loop.loggers) == 1 else f"the loggers {loggers}", "logging", [text]
+    return "", "", []
 
 
 def _pause_fix(analysis: RankAnalysis, pause: PhasePause, cause: str) -> str:

@@ -76,6 +76,8 @@ class Finding(Struct, frozen=True):
         page: Address of the page that explains the rule, always the one that belongs to ``kind``.
         per: ``step`` or ``fit``: whether the saving is per step or of the whole fit.
         changes: How the fix may change the results of the training, beyond the order of sums; empty if it does not.
+        part: The part of the fit's account that has the lost time: a hook by its name, ``logging`` or ``checkpoints``;
+            empty for any other.
     """
 
     kind: str
@@ -92,6 +94,7 @@ class Finding(Struct, frozen=True):
     page: str = ""
     per: Literal["step", "fit"] = "step"
     changes: str = ""
+    part: str = ""
 
     def __post_init__(self) -> None:
         """Derive the page from the rule, also when a document is read: an address in it is not trusted."""
@@ -122,6 +125,7 @@ class Problem(Struct, frozen=True):
         evidence: A sentence with figures that show it, or several. Empty ones are left out.
         severity: The severity; None for that of the estimate.
         changes: How the fix may change results, as a clause without a full stop; empty if it does not.
+        part: The part of the fit's account that has the lost time, as in `Finding`.
     """
 
     title: str
@@ -130,6 +134,7 @@ class Problem(Struct, frozen=True):
     saving: SavingRange | None = None
     severity: Severity | None = None
     changes: str = ""
+    part: str = ""
 
 
 def is_worth_it(saving_ns: float, whole_ns: float | None, per: Literal["step", "fit"] = "step") -> bool:
@@ -164,6 +169,7 @@ def make_finding(
         rank=rank,
         per=per,
         changes=problem.changes,
+        part=problem.part,
     )
     saving = problem.saving
     if saving is None or whole_ns is None:

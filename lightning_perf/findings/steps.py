@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from lightning_perf.findings.conditions import is_busy
 from lightning_perf.findings.finding import MIN_SHARE, SKIPPED_WORK, Finding, Problem, SavingRange, log_rule
 from lightning_perf.findings.fit import slow_hooks
 from lightning_perf.findings.savings import RECORD_STACKS, loader_of
+from lightning_perf.run_files.fit.account import Group
 from lightning_perf.trace.description import DataLoading
 from lightning_perf.units import counted, format_count, format_duration, format_share
 
@@ -27,57 +29,68 @@ def periodic_steps(run: StepTimes, lead: RankAnalysis | None, fit: FitTime | Non
     if periodic is None:
         return None
     extra_ns, period = periodic.step_ns - periodic.others_ns, periodic.period
-    suffix, reasons, action, changes = _long_step_reason(periodic, lead, fit)
+    reason = _long_step_reason(periodic, lead, fit)
     return Problem(
-        f"Periodic steps: every {_ordinal(period)} step takes {format_duration(extra_ns)} longer{suffix}",
+        f"Periodic steps: every {_ordinal(period)} step takes {format_duration(extra_ns)} longer{reason.suffix}",
         (
             (
                 f"{format_count(periodic.steps)} steps at this distance take {format_duration(periodic.step_ns)}, the "
                 f"others {format_duration(periodic.others_ns)}. That is "
                 f"{format_share(periodic.per_step_ns / run.mean_ns)} of the mean step."
             ),
-            *reasons,
+            *reason.evidence,
         ),
-        action,
+        reason.action,
         SavingRange((periodic.per_step_ns / 2, periodic.per_step_ns), "Half to all of the extra time goes away.")
-        if suffix
+        if reason.suffix
         else SavingRange((0.0, periodic.per_step_ns), "Nothing if the training needs this work, at most all of it."),
-        changes=changes,
+        changes=reason.changes,
+        part=reason.part,
     )
 
 
-def _long_step_reason(
-    periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None
-) -> tuple[str, tuple[str, ...], str, str]:
-    """Return the end of the title, the evidence, the fix and how it changes results, by the work in the long steps."""
+class _Reason(NamedTuple):
+    """Why some steps are long: the end of the title, and fields of a `Problem`."""
+
+    suffix: str
+    evidence: tuple[str, ...]
+    action: str
+    changes: str = ""
+    part: str = ""
+
+
+def _long_step_reason(periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None) -> _Reason:
+    """Return the reason of long steps, by the work in them."""
     period = periodic.period
     loop = lead.metadata.loop if lead is not None else None
     if periodic.waits:
-        return " to get its batch", (_waits_text(periodic, lead),), _fix_of_waits(periodic, lead), ""
+        return _Reason(" to get its batch", (_waits_text(periodic, lead),), _fix_of_waits(periodic, lead))
     if loop is not None and loop.log_every_n_steps == period and _may_log(periodic, loop.loggers, fit):
         loggers = " and ".join(loop.loggers)
         text = f"log_every_n_steps is {period}: Lightning calls {loggers or 'its loggers'} in these steps."
         action = (
             f"Log less often: Trainer(log_every_n_steps={10 * period}), or let the logger write in a background thread."
         )
-        return f", when {loggers} logs" if loggers else "", (text,), action, ""
-    part = _part_of_long_steps(periodic, lead, fit)
-    if part is not None:
+        return _Reason(f", when {loggers} logs" if loggers else "", (text,), action, part="logging" if loggers else "")
+    found = _part_of_long_steps(periodic, lead, fit)
+    if found is not None:
+        group, part = found
         text = f"In the whole fit, {part.name} takes {format_duration(part.time_ns)} in {counted(part.count, 'call')}."
         action = f"Make {part.name} cheaper, run it less often, or in a background thread."
-        return f" for {part.name}", (text,), action, SKIPPED_WORK
+        owner = part.name if group == "callbacks" else group
+        return _Reason(f" for {part.name}", (text,), action, SKIPPED_WORK, owner)
     known: tuple[str, ...]
     if lead is not None and period == loader_of(lead).batches_per_epoch:
         text = "The period is the number of batches in an epoch: it starts or ends with these steps."
         action = "Look for work at the start and end of epochs: in hooks of your LightningModule, and in the loader."
-        return "", (text,), action, ""
+        return _Reason("", (text,), action)
     if fit is not None:
         place = "in training_step"
         known = ("Waits for data, callbacks, loggers and checkpoints do not take that time.",)
     else:
         place, known = "e.g. in a callback", ()
     action = f"Find the code that runs every {period} steps, {place}, and run it less often if you can. {RECORD_STACKS}"
-    return "", known, action, SKIPPED_WORK
+    return _Reason("", known, action, SKIPPED_WORK)
 
 
 def _may_log(periodic: PeriodicSteps, loggers: Sequence[str], fit: FitTime | None) -> bool:
@@ -195,23 +208,22 @@ def without_parts_of_fit(
 
 def _part_of_fit_ns(finding: Finding, fit: FitTime, kinds: Collection[str]) -> int | None:
     """Return the time in the fit of the hook, logger or checkpoints that this and another finding name, or None."""
-    title, pauses = finding.title, finding.kind == "cpu-pauses"
-    if pauses and "slow-callback" in kinds:
-        hook = next((part for part in slow_hooks(fit) if title.endswith(f", in {part.name}")), None)
-        if hook is not None:
-            return hook.time_ns
-    if "slow-logger" in kinds and (", in the logger" in title if pauses else title.endswith(" logs")):
-        return fit.group("logging").time_ns
-    if "slow-checkpoints" in kinds and title.endswith(OF_CHECKPOINTS):
-        return fit.group("checkpoints").time_ns
+    for group, rule in OF_GROUPS.items():
+        if finding.part == group and rule in kinds:
+            return fit.group(group).time_ns
+    if finding.kind == "cpu-pauses" and "slow-callback" in kinds:
+        return next((hook.time_ns for hook in slow_hooks(fit) if hook.name == finding.part), None)
     return None
 
 
-OF_CHECKPOINTS = " of checkpoints"
+OF_GROUPS: Mapping[Group, str] = {"logging": "slow-logger", "checkpoints": "slow-checkpoints"}
+"""Groups of the account that a finding may name as a whole, each with the rule about it."""
 
 
-def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None) -> FitPart | None:
-    """Return the hook, logger or checkpoint with the time of the long steps; None if none has it.
+def _part_of_long_steps(
+    periodic: PeriodicSteps, lead: RankAnalysis | None, fit: FitTime | None
+) -> tuple[str, FitPart] | None:
+    """Return the hook, logger or checkpoint with the time of the long steps, after its group; None if none has it.
 
     A hook of each step may take the same time in all of them. The recorded steps, which are mostly short ones, tell: it
     counts with its time beyond theirs.
@@ -221,18 +233,22 @@ def _part_of_long_steps(periodic: PeriodicSteps, lead: RankAnalysis | None, fit:
     extra_ns = _extra_ns(periodic, fit)
     calls = fit.steps / periodic.period
     found = [
-        part
-        for part in _around_steps(fit)
+        (group, part)
+        for group, part in _around_steps(fit)
         if EXPLAINED * extra_ns <= part.time_ns - (0.0 if part.count <= 1.5 * calls else _even_ns(part, lead))
         and part.count >= calls / 2
     ]
-    return max(found, key=lambda part: part.time_ns, default=None)
+    return max(found, key=lambda pair: pair[1].time_ns, default=None)
 
 
-def _around_steps(fit: FitTime) -> Iterator[FitPart]:
-    for name in ("callbacks", "logging", "checkpoints"):
-        for part in fit.group(name).parts:
-            yield replace(part, name=f"{part.name}{OF_CHECKPOINTS}") if name == "checkpoints" else part
+def _around_steps(fit: FitTime) -> Iterator[tuple[Group, FitPart]]:
+    """Yield hooks, calls of loggers, and parts of checkpoints, each with its group."""
+    for group in AROUND_STEPS:
+        for part in fit.group(group).parts:
+            yield group, replace(part, name=f"{part.name} of checkpoints") if group == "checkpoints" else part
+
+
+AROUND_STEPS: tuple[Group, ...] = ("callbacks", "logging", "checkpoints")
 
 
 def _even_ns(part: FitPart, lead: RankAnalysis | None) -> float:
@@ -347,6 +363,6 @@ def _halves_ns(fit: FitTime | None) -> dict[str, tuple[float, float]]:
     phases = [part for part in fit.group("training steps").parts if part.name in GROWING_PLACES]
     return {
         part.name: (part.early_ns * part.count / fit.steps, part.later_ns * part.count / fit.steps)
-        for part in (*phases, *_around_steps(fit))
+        for part in (*phases, *(part for _, part in _around_steps(fit)))
         if part.early_ns is not None and part.later_ns is not None
     }

@@ -280,6 +280,7 @@ def test_the_hook_with_the_time_is_named() -> None:
     hooks = {"Early.on_train_batch_start": 1_000, "Slow.on_train_batch_end": 29_000, "Net.training_step": 70_000}
     finding = finding_of(cpu_pauses, pausing("other", **loop(hooks)))
     assert finding.title.endswith("between the phases, in Slow.on_train_batch_end")
+    assert finding.part == "Slow.on_train_batch_end"
     assert "Slow.on_train_batch_end takes 29.0 ms per step." in finding.evidence
     # A hook of another phase is not the cause, however long it takes.
     elsewhere = finding_of(cpu_pauses, pausing("transfer", **loop(hooks)))
@@ -294,7 +295,7 @@ def test_the_hook_with_the_time_is_named() -> None:
 def test_the_logger_is_named_if_no_hook_takes_the_time_and_it_logs_in_every_step(every: int, named: bool) -> None:
     facts = loop({"Quick.on_train_batch_end": 40}, ("CSVLogger",), every)
     finding = finding_of(cpu_pauses, pausing("other", **facts))
-    assert finding.title.endswith("in the logger CSVLogger") == named
+    assert finding.title.endswith("in the logger CSVLogger") == (finding.part == "logging") == named
     assert ("Trainer(log_every_n_steps=50)" in finding.action) == named
     # Hooks that were not timed, as with a profiler of the user's own, exclude nothing.
     untimed = finding_of(cpu_pauses, pausing("other", **loop(None, ("CSVLogger",))))

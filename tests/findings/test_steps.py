@@ -58,6 +58,7 @@ def test_a_logger_with_little_time_is_not_blamed_for_long_steps_at_its_period(
     write_account(tmp_path, replace(account({("logging", "CSVLogger.log_metrics"): (logging_s, 40)}), steps=400))
     finding = periodic(periodic_run(tmp_path))
     assert ("when CSVLogger logs" in finding.title) == blamed
+    assert (finding.part == "logging") == blamed
     assert ("in training_step" in finding.action) != blamed
 
 
@@ -175,6 +176,7 @@ def test_the_work_of_long_steps_is_named(tmp_path: Path, entry: Any, hook_ns: in
     finding = periodic(periodic_run(tmp_path, log_every=50, hooks_ns={"Images.on_train_batch_end": hook_ns}))
     if named:
         assert finding.title.endswith(f"longer for {named}")
+        assert finding.part == ("checkpoints" if "checkpoints" in named else named)
         assert named in finding.action
     else:
         assert "callbacks, loggers and checkpoints do not take that time" in finding.evidence[-1]
@@ -235,26 +237,26 @@ def test_steps_that_grow_with_their_samples_are_no_finding(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "title", "saved_ms", "kept"),
+    ("kind", "part", "saved_ms", "kept"),
     [
         # In 400 steps, 20 s are 50 ms per step.
-        ("cpu-pauses", "Pauses, in Images.on_train_batch_end", 60, False),
-        ("cpu-pauses", "Pauses, in Images.on_train_batch_end", 65, True),
-        ("cpu-pauses", "Pauses, in Images.on_train_batch_start", 50, True),
-        ("cpu-pauses", "Pauses, in Net.optimizer_step", 50, True),
-        ("periodic-steps", "Every 10th step for Images.on_train_batch_end", 50, True),
-        ("cpu-pauses", "Pauses, in the logger CSVLogger", 60, False),
-        ("periodic-steps", "Every 10th step, when CSVLogger logs", 60, False),
-        ("periodic-steps", "Every 10th step, when CSVLogger logs", 65, True),
-        ("periodic-steps", "Every 10th step for write of checkpoints", 60, False),
-        ("periodic-steps", "Every 10th step for write of checkpoints", 65, True),
-        ("periodic-steps", "Every 10th step", 50, True),
+        ("cpu-pauses", "Images.on_train_batch_end", 60, False),
+        ("cpu-pauses", "Images.on_train_batch_end", 65, True),
+        ("cpu-pauses", "Images.on_train_batch_start", 50, True),
+        ("cpu-pauses", "Net.optimizer_step", 50, True),
+        ("periodic-steps", "Images.on_train_batch_end", 50, True),
+        ("cpu-pauses", "logging", 60, False),
+        ("periodic-steps", "logging", 60, False),
+        ("periodic-steps", "logging", 65, True),
+        ("periodic-steps", "checkpoints", 60, False),
+        ("periodic-steps", "checkpoints", 65, True),
+        ("periodic-steps", "", 50, True),
     ],
 )
-def test_a_part_of_the_fit_is_one_finding(kind: str, title: str, saved_ms: float, kept: bool) -> None:
+def test_a_part_of_the_fit_is_one_finding(kind: str, part: str, saved_ms: float, kept: bool) -> None:
     parts = [("callbacks", "Images.on_train_batch_end"), ("logging", "CSVLogger.save"), ("checkpoints", "write")]
     fit = fit_time(dict.fromkeys(parts, (20.0, 400)) | {("checkpoints", "gather"): (0.0, 40)}, steps=400)
-    problem = Problem(title, "", "", SavingRange((0.0, saved_ms * MS), ""))
+    problem = Problem("", "", "", SavingRange((0.0, saved_ms * MS), ""), part=part)
     of_steps = make_finding(kind, problem, whole_ns=100 * MS, rank=0)
     assert (without_parts_of_fit([of_steps], fit, find_in_fit(fit)) == [of_steps]) == kept
     assert without_parts_of_fit([of_steps], fit, ()) == [of_steps]
