@@ -111,9 +111,9 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
     first, second = _lead(before), _lead(after)
     checked = check_comparable(first, second)
     comparable = not checked.mismatches
-    check = _check(first, second) if comparable else None
-    changes = other_changes(first, second) if check is not None else ()
     usual = diff_steps(_usual_step_ns(before, first), _usual_step_ns(after, second), comparable=comparable)
+    check = _check(first, second, usual) if comparable else None
+    changes = other_changes(first, second) if check is not None else ()
     return Compared(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -165,13 +165,13 @@ def join_notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _check(before: RankAnalysis, after: RankAnalysis) -> AmpCheck | None:
-    step_ns = after.breakdown.wall.mean_ns
+def _check(before: RankAnalysis, after: RankAnalysis, usual: DiffRow | None) -> AmpCheck | None:
+    step_ns = usual.after_ns if usual is not None else after.breakdown.wall.mean_ns
     if before.amp_gain is None or after.arithmetic is None or not after.arithmetic.compute_ns or not step_ns:
         return None
     half_ns = after.arithmetic.row("fp16").time_ns + after.arithmetic.row("bf16").time_ns
     mixed = half_ns >= MIXED_SHARE * after.arithmetic.compute_ns
-    return check_prediction(before.amp_gain, step_ns) if mixed else None
+    return check_prediction(before.amp_gain, step_ns, usual.before_ns if usual is not None else None) if mixed else None
 
 
 def _unjoined(changes: Sequence[str]) -> tuple[str, ...]:

@@ -47,12 +47,14 @@ def test_changes_are_the_differences(paths: tuple[Path, Path]) -> None:
     assert verdicts == {"gemm": "faster", "[red]old\x1b[31m": "vanished", "new": "appeared"}
 
 
-def test_medians_without_the_profiler_lead_if_both_runs_have_them(paths: tuple[Path, Path]) -> None:
-    def timed(path: Path, step_us: int) -> PerfReport:
-        samples = [StepSample(step, 1000 * step_us, 0, None, None, False) for step in range(30)]
-        return replace(lightning_perf.analyze(path), step_times=summarize_step_times(samples))
+def timed(report: PerfReport, step_us: int) -> PerfReport:
+    """The report with steps that take as long without the profiler."""
+    samples = [StepSample(step, 1000 * step_us, 0, None, None, False) for step in range(30)]
+    return replace(report, step_times=summarize_step_times(samples))
 
-    before, after = timed(paths[0], 180), timed(paths[1], 90)
+
+def test_medians_without_the_profiler_lead_if_both_runs_have_them(paths: tuple[Path, Path]) -> None:
+    before, after = (timed(lightning_perf.analyze(path), us) for path, us in zip(paths, (180, 90), strict=True))
     compared = before.diff(after)
     assert (compared.step.before_ns, compared.step.after_ns, compared.step.verdict) == (180_000, 90_000, "faster")
     text = " ".join(console_text(compared.blocks()).split())
@@ -93,6 +95,10 @@ def test_prediction_of_mixed_precision_stands_beside_what_came_of_it(tmp_path: P
     text = rendered(plain.diff(mixed))
     assert "Mixed precision was predicted to be" in text
     assert "It is 2.50×: as predicted." in text
+    # The profiler slows down the shorter steps more.
+    usual = timed(plain, 990).diff(timed(mixed, 330)).mixed_precision
+    assert usual is not None
+    assert (usual.measured, usual.predicted) == (pytest.approx(3.0), check.predicted)
     assert plain.diff(plain).mixed_precision is None
     assert mixed.diff(plain).mixed_precision is None
 
