@@ -42,6 +42,13 @@ os.environ[CACHE_VARIABLE] = OFF
 # Inductor may use what the processor has, instead of compiling and loading a program for each instruction set first.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
+if importlib.util.find_spec("hypothesis") is not None:
+    from hypothesis import settings
+
+    # No time decides a test: on a busy machine, an example may take longer than Hypothesis's 200 ms.
+    settings.register_profile("tests", deadline=None)
+    settings.load_profile("tests")
+
 CORPUS_VARIABLE = "LIGHTNING_PERF_CORPUS"
 
 
