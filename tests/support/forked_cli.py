@@ -1,5 +1,6 @@
 """``-m tests.support.forked_cli ARGUMENTS``: the command line, whose worker processes are forked."""
 
+import os
 import sys
 
 import pytest
@@ -9,4 +10,8 @@ from tests.support.processes import fork_workers
 
 if __name__ == "__main__":
     fork_workers(pytest.MonkeyPatch())
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Multiprocessing would wait for a worker that Ctrl-C met while it was forked. It ends with this process.
+    os._exit(code)
