@@ -103,6 +103,12 @@ class Forked:
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
+        try:
+            # As with `subprocess.Popen`, it has a group of its own by now: who kills that group must not miss it.
+            until(lambda: _leads_group(self.pid))
+        except BaseException:
+            self._process.kill()
+            raise
 
     def poll(self) -> int | None:
         self.returncode = self._process.exitcode
@@ -114,6 +120,14 @@ class Forked:
             raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
         assert self.returncode is not None
         return self.returncode
+
+
+def _leads_group(pid: int) -> bool:
+    """Whether a process leads a group of processes, or has ended."""
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return True
 
 
 def fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
